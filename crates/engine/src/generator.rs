@@ -1,0 +1,84 @@
+//! The [`Generator`] trait: a whole model, as stage 0 uses it.
+
+use async_trait::async_trait;
+use mesh_types::{ErrorClass, FinishReason, GenerateSpec, TokenId, Usage};
+use tokio::sync::mpsc;
+
+/// A whole model, however many stages it has: a prompt goes in, a bounded stream of tokens comes back.
+#[async_trait]
+pub trait Generator: Send + Sync + 'static {
+    /// Queues a run.
+    ///
+    /// # Errors
+    /// Before the first token: [`GenerateError::PromptTooLong`], [`GenerateError::QueueFull`],
+    /// [`GenerateError::Unavailable`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future, or the stream that it gives, cancels the run on every stage within one step.
+    async fn generate(&self, spec: GenerateSpec) -> Result<Generation, GenerateError>;
+}
+
+/// The stream of a run. Dropping it cancels the run.
+///
+/// Ends with [`TokenEvent::Finished`], or with an error; never without either.
+#[derive(Debug)]
+pub struct Generation {
+    /// What happens, in order.
+    pub events: mpsc::Receiver<Result<TokenEvent, GenerateError>>,
+}
+
+/// One event of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TokenEvent {
+    /// A token was drawn.
+    Token {
+        /// Which.
+        token: TokenId,
+        /// Its place in the sequence: the prompt's length plus the number of tokens drawn before.
+        position: u32,
+    },
+    /// The run is over.
+    Finished {
+        /// Why.
+        reason: FinishReason,
+        /// Counts.
+        usage: Usage,
+    },
+}
+
+/// Why a run failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GenerateError {
+    /// The prompt leaves no room for a token.
+    #[error("the prompt has {prompt} tokens, and the model's context here holds {context}")]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        prompt: u32,
+        /// Tokens one sequence can hold.
+        context: u32,
+    },
+    /// The queue is full.
+    #[error("{queued} requests are waiting already")]
+    QueueFull {
+        /// Requests waiting.
+        queued: u32,
+    },
+    /// A stage is missing or was lost.
+    #[error("{0}")]
+    Unavailable(String),
+    /// A step could not be computed.
+    #[error("the model could not compute a step: {0}")]
+    Step(String),
+}
+
+impl GenerateError {
+    /// The class of this error.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::PromptTooLong { .. } => ErrorClass::InvalidRequest,
+            Self::QueueFull { .. } => ErrorClass::Overloaded,
+            Self::Unavailable(_) => ErrorClass::Unavailable,
+            Self::Step(_) => ErrorClass::Internal,
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! What runs a model: the [`Stage`] and [`Generator`] traits, the frames that flow through stages, and the stages of
+//! this machine.
+//!
+//! A stage holds a contiguous range of a model's layers and transforms a stream of [`frame::Frame`]s in order. Stages
+//! compose: a [`chain::Chain`] of stages is a stage, and a stage in a child process ([`child`]) or on another machine
+//! (`mesh-transport`) is one as well. All of them pass the same kit ([`conformance`]).
+//!
+//! Owns: the traits, the frame types and their codec, the scripted, llama and child stages, sampling.
+//! Does not own: scheduling (`mesh-pipeline`), sockets between machines (`mesh-transport`), unsafe code (`kernels-ffi`).
+//! Start with [`stage::Stage`], then [`frame::Frame`].
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod frame;
+pub mod generator;
+pub mod stage;
+
+pub use error::StageError;
+pub use frame::{Command, Frame, MicroBatch, Output, Rows, Segment, SeqId, StepFailure, StepId, StepResult, Want};
+pub use generator::{GenerateError, Generation, Generator, TokenEvent};
+pub use stage::{Stage, StageLink, StageSpec};

@@ -1,0 +1,23 @@
+//! The vocabulary that every room shares: ids, units, layer ranges, sampling parameters, error classes and the
+//! immutable view of the mesh.
+//!
+//! Pure data: no I/O, no clock, no async runtime, no wire format (those live in `mesh-proto`, `mesh-openai` and
+//! `mesh_engine::codec`). Start with [`ids`] for names, [`view::MeshView`] for what a router sees, and
+//! [`error::ErrorClass`] for how errors are classified everywhere.
+#![forbid(unsafe_code)]
+
+pub mod chat;
+pub mod error;
+pub mod generate;
+pub mod ids;
+pub mod layers;
+pub mod size;
+pub mod view;
+
+pub use chat::{ChatRequest, Message};
+pub use error::{ErrorClass, Fault};
+pub use generate::{FinishReason, GenerateSpec, Sampling, Usage};
+pub use ids::{Digest, ModelId, PeerId, RequestId, StageId, TokenId};
+pub use layers::LayerRange;
+pub use size::ByteSize;
+pub use view::{MeshView, ModelView, PeerState, PeerView, StageView};

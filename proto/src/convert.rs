@@ -1,0 +1,289 @@
+//! Between wire messages and `mesh-types`, in both directions. What comes off the wire is checked here.
+
+use mesh_types::chat::SamplingOverrides;
+use mesh_types::{
+    ByteSize, ChatRequest, Digest, ErrorClass, Fault, FinishReason, LayerRange, Message, ModelId, ModelView, PeerId,
+    PeerState, PeerView, RequestId, StageView, Usage,
+};
+use prost::Message as _;
+use tonic::{Code, Status};
+
+use crate::v1;
+
+/// A wire message lacked something, or held a value that cannot be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Malformed(pub &'static str);
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "malformed message: {}", self.0)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+const CLASSES: [(ErrorClass, &str, Code); 8] = [
+    (ErrorClass::InvalidRequest, "invalid_request", Code::InvalidArgument),
+    (ErrorClass::NotFound, "not_found", Code::NotFound),
+    (ErrorClass::Overloaded, "overloaded", Code::ResourceExhausted),
+    (ErrorClass::Unavailable, "unavailable", Code::Unavailable),
+    (ErrorClass::Deadline, "deadline", Code::DeadlineExceeded),
+    (ErrorClass::Cancelled, "cancelled", Code::Cancelled),
+    (ErrorClass::PeerProtocol, "peer_protocol", Code::FailedPrecondition),
+    (ErrorClass::Internal, "internal", Code::Internal),
+];
+
+/// A refusal as a gRPC status: the fault travels whole in the details.
+pub fn fault_to_status(fault: &Fault) -> Status {
+    let code = CLASSES.iter().find(|row| row.0 == fault.class).map_or(Code::Internal, |row| row.2);
+    let details = v1::Fault::from(fault).encode_to_vec();
+    Status::with_details(code, fault.message.clone(), details.into())
+}
+
+/// The fault in a status; a status without one (a broken connection, say) is classified by its code.
+pub fn status_to_fault(status: &Status) -> Fault {
+    if !status.details().is_empty()
+        && let Ok(fault) = v1::Fault::decode(status.details())
+        && !fault.message.is_empty()
+    {
+        return fault.into();
+    }
+    let class = match status.code() {
+        // What the transport reports when the peer's connection breaks.
+        Code::Unknown | Code::Aborted => ErrorClass::Unavailable,
+        code => CLASSES.iter().find(|row| row.2 == code).map_or(ErrorClass::Internal, |row| row.0),
+    };
+    Fault::new(class, status.message().to_owned())
+}
+
+impl From<&Fault> for v1::Fault {
+    fn from(fault: &Fault) -> Self {
+        let class = CLASSES.iter().find(|row| row.0 == fault.class).map_or("internal", |row| row.1);
+        Self {
+            class: class.to_owned(),
+            message: fault.message.clone(),
+            param: fault.param.clone(),
+            code: fault.code.clone(),
+        }
+    }
+}
+
+impl From<v1::Fault> for Fault {
+    fn from(fault: v1::Fault) -> Self {
+        let class = CLASSES.iter().find(|row| row.1 == fault.class).map_or(ErrorClass::Internal, |row| row.0);
+        Self { class, message: fault.message, param: fault.param, code: fault.code }
+    }
+}
+
+impl From<&ChatRequest> for v1::GenerateRequest {
+    fn from(request: &ChatRequest) -> Self {
+        Self {
+            request_id: request.request.to_string(),
+            model: request.model.to_string(),
+            messages: request
+                .messages
+                .iter()
+                .map(|message| v1::ChatMessage {
+                    role: message.role.clone(),
+                    content: message.content.clone(),
+                    name: message.name.clone(),
+                })
+                .collect(),
+            max_tokens: request.max_tokens,
+            sampling: Some(v1::SamplingOverrides {
+                temperature: request.sampling.temperature,
+                top_k: request.sampling.top_k,
+                top_p: request.sampling.top_p,
+                min_p: request.sampling.min_p,
+                seed: request.sampling.seed,
+                ignore_eos: request.sampling.ignore_eos,
+            }),
+            stop: request.stop.clone(),
+        }
+    }
+}
+
+impl From<v1::GenerateRequest> for ChatRequest {
+    fn from(request: v1::GenerateRequest) -> Self {
+        let sampling = request.sampling.unwrap_or_default();
+        Self {
+            request: RequestId::new(request.request_id),
+            model: ModelId::new(request.model),
+            messages: request
+                .messages
+                .into_iter()
+                .map(|message| Message { role: message.role, content: message.content, name: message.name })
+                .collect(),
+            max_tokens: request.max_tokens,
+            sampling: SamplingOverrides {
+                temperature: sampling.temperature,
+                top_k: sampling.top_k,
+                top_p: sampling.top_p,
+                min_p: sampling.min_p,
+                seed: sampling.seed,
+                ignore_eos: sampling.ignore_eos,
+            },
+            stop: request.stop,
+        }
+    }
+}
+
+/// The end of a run as a wire message.
+pub fn finished(reason: FinishReason, usage: Usage) -> v1::Finished {
+    let reason = match reason {
+        FinishReason::Stop => v1::finished::Reason::Stop,
+        FinishReason::Length => v1::finished::Reason::Length,
+    };
+    v1::Finished {
+        reason: reason.into(),
+        prompt_tokens: usage.prompt_tokens,
+        completion_tokens: usage.completion_tokens,
+        cached_tokens: usage.cached_tokens,
+    }
+}
+
+impl TryFrom<v1::Finished> for (FinishReason, Usage) {
+    type Error = Malformed;
+
+    fn try_from(finished: v1::Finished) -> Result<Self, Malformed> {
+        let reason = match finished.reason() {
+            v1::finished::Reason::Stop => FinishReason::Stop,
+            v1::finished::Reason::Length => FinishReason::Length,
+            v1::finished::Reason::Unspecified => return Err(Malformed("a finish without a reason")),
+        };
+        let usage = Usage {
+            prompt_tokens: finished.prompt_tokens,
+            completion_tokens: finished.completion_tokens,
+            cached_tokens: finished.cached_tokens,
+        };
+        Ok((reason, usage))
+    }
+}
+
+impl From<LayerRange> for v1::LayerRange {
+    fn from(range: LayerRange) -> Self {
+        Self { start: range.start(), end: range.end() }
+    }
+}
+
+impl TryFrom<v1::LayerRange> for LayerRange {
+    type Error = Malformed;
+
+    fn try_from(range: v1::LayerRange) -> Result<Self, Malformed> {
+        Self::new(range.start, range.end).ok_or(Malformed("an empty layer range"))
+    }
+}
+
+impl From<&ModelView> for v1::ModelStatus {
+    fn from(model: &ModelView) -> Self {
+        Self {
+            name: model.name.to_string(),
+            digest: model.digest.map(|digest| digest.0.to_vec()).unwrap_or_default(),
+            ready: model.ready,
+            detail: model.detail.clone(),
+            context: model.context,
+            layers: model.layers,
+            nodes: model.nodes.clone(),
+            ranges: model.ranges.iter().copied().map(Into::into).collect(),
+            active: model.active,
+            queued: model.queued,
+            last_forward_ms: model.last_forward_ms,
+            scripted: model.scripted,
+        }
+    }
+}
+
+impl TryFrom<v1::ModelStatus> for ModelView {
+    type Error = Malformed;
+
+    fn try_from(model: v1::ModelStatus) -> Result<Self, Malformed> {
+        let digest = match model.digest.as_slice() {
+            [] => None,
+            bytes => Some(Digest::try_from(bytes).map_err(|_| Malformed("a digest that is not 32 bytes"))?),
+        };
+        Ok(Self {
+            name: ModelId::new(model.name),
+            digest,
+            ready: model.ready,
+            detail: model.detail,
+            context: model.context,
+            layers: model.layers,
+            nodes: model.nodes,
+            ranges: model.ranges.into_iter().map(LayerRange::try_from).collect::<Result<_, _>>()?,
+            active: model.active,
+            queued: model.queued,
+            last_forward_ms: model.last_forward_ms,
+            scripted: model.scripted,
+        })
+    }
+}
+
+impl From<&StageView> for v1::StageStatus {
+    fn from(stage: &StageView) -> Self {
+        Self {
+            model: stage.model.to_string(),
+            layers: Some(stage.layers.into()),
+            state: stage.state.clone(),
+            weight_bytes: stage.weights.0,
+            detail: stage.detail.clone(),
+        }
+    }
+}
+
+impl TryFrom<v1::StageStatus> for StageView {
+    type Error = Malformed;
+
+    fn try_from(stage: v1::StageStatus) -> Result<Self, Malformed> {
+        Ok(Self {
+            model: ModelId::new(stage.model),
+            layers: stage.layers.ok_or(Malformed("a stage without layers"))?.try_into()?,
+            state: stage.state,
+            weights: ByteSize(stage.weight_bytes),
+            detail: stage.detail,
+        })
+    }
+}
+
+/// A peer's status as it enters the view. `id` is the identity that the connection proved.
+///
+/// # Errors
+/// [`Malformed`] where a part cannot be.
+pub fn peer_view(id: PeerId, status: v1::NodeStatus, state: PeerState, local: bool) -> Result<PeerView, Malformed> {
+    Ok(PeerView {
+        id,
+        name: status.name,
+        state,
+        local,
+        version: status.version,
+        addresses: status.addresses,
+        stage_addresses: status.stage_addresses,
+        memory: ByteSize(status.memory_bytes),
+        memory_free: ByteSize(status.memory_free_bytes),
+        models: status.models.into_iter().map(ModelView::try_from).collect::<Result<_, _>>()?,
+        stages: status.stages.into_iter().map(StageView::try_from).collect::<Result<_, _>>()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_survives_a_status() {
+        let fault = Fault::invalid("too long").with_param("messages").with_code("context_length_exceeded");
+        let status = fault_to_status(&fault);
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert_eq!(status_to_fault(&status), fault);
+    }
+
+    #[test]
+    fn a_broken_connection_is_unavailable() {
+        let fault = status_to_fault(&Status::unknown("transport error"));
+        assert_eq!(fault.class, ErrorClass::Unavailable);
+    }
+
+    #[test]
+    fn an_empty_layer_range_is_malformed() {
+        assert!(LayerRange::try_from(v1::LayerRange { start: 3, end: 3 }).is_err());
+    }
+}
