@@ -1,0 +1,315 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn parse_value(value: &Value) -> Result<ParsedChat, Fault> {
+    parse(value.to_string().as_bytes(), RequestId::new("r"))
+}
+
+/// A smallest request with `extra` laid over it.
+fn with(extra: Value) -> Value {
+    let mut request = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
+    if let (Some(request), Value::Object(extra)) = (request.as_object_mut(), extra) {
+        request.extend(extra);
+    }
+    request
+}
+
+fn ok(extra: Value) -> ParsedChat {
+    parse_value(&with(extra)).unwrap()
+}
+
+/// The `param` and `code` of the refusal of `extra`.
+fn refused(extra: Value) -> (String, Option<String>) {
+    let fault = parse_value(&with(extra.clone())).expect_err(&extra.to_string());
+    assert_eq!(
+        fault.class,
+        mesh_types::ErrorClass::InvalidRequest,
+        "{extra}"
+    );
+    (fault.param.unwrap_or_default(), fault.code)
+}
+
+#[test]
+fn a_plain_request_is_read() {
+    let parsed = ok(json!({}));
+    assert_eq!(parsed.chat.model.as_str(), "m");
+    assert_eq!(parsed.chat.request.as_str(), "r");
+    assert_eq!(parsed.chat.messages[0].content.as_deref(), Some("hi"));
+    assert_eq!(parsed.chat.max_tokens, None);
+    assert_eq!(parsed.chat.sampling, SamplingOverrides::default());
+    assert!(!parsed.stream && !parsed.include_usage && parsed.ignored.is_empty());
+}
+
+#[test]
+fn every_setting_arrives() {
+    let parsed = ok(json!({
+        "stream": true, "stream_options": {"include_usage": true, "include_obfuscation": false},
+        "max_tokens": 9, "max_completion_tokens": 7, "temperature": 0.5, "top_p": 1, "top_k": 20, "min_p": 0,
+        "seed": -1, "stop": ["a", "b", "c", "d", "e"], "ignore_eos": true, "n": 1,
+    }));
+    assert!(parsed.stream && parsed.include_usage);
+    assert_eq!(parsed.chat.max_tokens, Some(7));
+    assert_eq!(parsed.chat.stop, ["a", "b", "c", "d", "e"]);
+    let expected = SamplingOverrides {
+        temperature: Some(0.5),
+        top_k: Some(20),
+        top_p: Some(1.0),
+        min_p: Some(0.0),
+        seed: Some(u64::MAX),
+        ignore_eos: Some(true),
+    };
+    assert_eq!(parsed.chat.sampling, expected);
+    assert_eq!(ok(json!({"stop": "x", "max_tokens": 3})).chat.stop, ["x"]);
+    assert_eq!(ok(json!({"top_k": -1})).chat.sampling.top_k, Some(0));
+}
+
+#[test]
+fn null_means_not_set() {
+    let parsed = ok(json!({
+        "stream": null, "stream_options": null, "max_tokens": null, "temperature": null, "stop": null, "seed": null,
+        "n": null, "tools": null, "response_format": null, "logprobs": null, "user": null,
+    }));
+    assert_eq!(parsed, ok(json!({})));
+}
+
+#[test]
+fn bytes_that_are_no_json_are_named() {
+    for body in [&b""[..], b"{", b"hello", b"{\"model\": \"\xff\"}", b"{} {}"] {
+        let fault = parse(body, RequestId::new("r")).unwrap_err();
+        assert!(
+            fault.message.contains("not valid JSON"),
+            "{}",
+            fault.message
+        );
+    }
+    let deep = "[".repeat(100_000);
+    assert!(parse(deep.as_bytes(), RequestId::new("r")).is_err());
+    assert!(
+        parse(b"[]", RequestId::new("r"))
+            .unwrap_err()
+            .message
+            .contains("JSON object")
+    );
+}
+
+#[test]
+fn a_wrong_type_names_its_place() {
+    let cases = [
+        (json!({"model": 3}), "model"),
+        (json!({"messages": "hi"}), "messages"),
+        (json!({"messages": ["hi"]}), "messages[0]"),
+        (
+            json!({"messages": [{"role": 1, "content": "x"}]}),
+            "messages[0].role",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": 5}]}),
+            "messages[0].content",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": ["x"]}]}),
+            "messages[0].content[0]",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}),
+            "messages[0].content[0].text",
+        ),
+        (json!({"temperature": "hot"}), "temperature"),
+        (json!({"max_tokens": 1.5}), "max_tokens"),
+        (json!({"max_tokens": "10"}), "max_tokens"),
+        (json!({"seed": 1e40}), "seed"),
+        (json!({"stop": 1}), "stop"),
+        (json!({"stop": ["a", 2]}), "stop[1]"),
+        (json!({"stream": "yes"}), "stream"),
+        (
+            json!({"stream": true, "stream_options": {"include_usage": 1}}),
+            "stream_options.include_usage",
+        ),
+        (json!({"n": "one"}), "n"),
+    ];
+    for (extra, param) in cases {
+        assert_eq!(refused(extra.clone()).0, param, "{extra}");
+    }
+    let fault = parse_value(&with(json!({"temperature": "hot"}))).unwrap_err();
+    assert_eq!(
+        fault.message,
+        "`temperature` must be a number from 0 to 2, not a string."
+    );
+}
+
+#[test]
+fn a_value_out_of_range_is_refused() {
+    let cases = [
+        json!({"temperature": 2.1}),
+        json!({"temperature": -0.1}),
+        json!({"top_p": 1.5}),
+        json!({"min_p": -1}),
+        json!({"top_k": -2}),
+        json!({"max_tokens": 0}),
+        json!({"max_completion_tokens": -1}),
+        json!({"n": 0}),
+        json!({"stop": ""}),
+        json!({"stop": ["a", ""]}),
+        json!({"stop": vec!["x"; MAX_STOPS + 1]}),
+        json!({"model": ""}),
+        json!({"messages": []}),
+        json!({"stream_options": {"include_usage": true}}),
+    ];
+    for extra in cases {
+        let name = extra.as_object().unwrap().keys().next().unwrap().clone();
+        assert_eq!(refused(extra), (name, None));
+    }
+    assert_eq!(
+        ok(json!({"max_tokens": 99_999_999_999_i64}))
+            .chat
+            .max_tokens,
+        Some(u32::MAX)
+    );
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    for (request, param) in [
+        (
+            json!({"messages": [{"role": "user", "content": "x"}]}),
+            "model",
+        ),
+        (json!({"model": "m"}), "messages"),
+        (
+            json!({"model": "m", "messages": [{"content": "x"}]}),
+            "messages[0].role",
+        ),
+        (
+            json!({"model": "m", "messages": [{"role": "user"}]}),
+            "messages[0].content",
+        ),
+        (
+            json!({"model": "m", "messages": [{"role": "system", "content": null}]}),
+            "messages[0].content",
+        ),
+        (
+            json!({"model": "m", "messages": [{"role": "user", "content": [{"text": "x"}]}]}),
+            "messages[0].content[0].type",
+        ),
+        (
+            json!({"model": "m", "messages": [{"role": "user", "content": [{"type": "text"}]}]}),
+            "messages[0].content[0].text",
+        ),
+    ] {
+        assert_eq!(
+            parse_value(&request).unwrap_err().param.as_deref(),
+            Some(param),
+            "{request}"
+        );
+    }
+}
+
+#[test]
+fn messages_keep_their_roles_names_and_joined_text() {
+    let parsed = ok(json!({"messages": [
+        {"role": "developer", "content": "be kind", "name": "ops"},
+        {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]},
+        {"role": "assistant", "content": null, "refusal": null, "tool_calls": []},
+        {"role": "user", "content": []},
+    ]}));
+    let message = |role: &str, content: Option<&str>, name: Option<&str>| Message {
+        role: role.into(),
+        content: content.map(Into::into),
+        name: name.map(Into::into),
+    };
+    let expected = [
+        message("developer", Some("be kind"), Some("ops")),
+        message("user", Some("one\ntwo"), None),
+        message("assistant", None, None),
+        message("user", Some(""), None),
+    ];
+    assert_eq!(parsed.chat.messages, expected);
+}
+
+#[test]
+fn what_is_not_supported_is_refused_by_name() {
+    let unsupported = Some("unsupported_parameter".to_owned());
+    for extra in [
+        json!({"tools": [{"type": "function"}]}),
+        json!({"tool_choice": "required"}),
+        json!({"functions": [{}]}),
+        json!({"logprobs": true}),
+        json!({"top_logprobs": 2}),
+        json!({"response_format": {"type": "json_object"}}),
+        json!({"n": 2}),
+        json!({"logit_bias": {"5": 1}}),
+        json!({"presence_penalty": 0.5}),
+        json!({"frequency_penalty": 1}),
+        json!({"modalities": ["text", "audio"]}),
+        json!({"audio": {}}),
+        json!({"reasoning_effort": "high"}),
+        json!({"web_search_options": {}}),
+        json!({"grammar": "root ::= x"}),
+    ] {
+        let name = extra.as_object().unwrap().keys().next().unwrap().clone();
+        assert_eq!(refused(extra), (name, unsupported.clone()));
+    }
+    for (message, param) in [
+        (
+            json!({"role": "assistant", "tool_calls": [{}]}),
+            "messages[0].tool_calls",
+        ),
+        (
+            json!({"role": "tool", "content": "x", "tool_call_id": "1"}),
+            "messages[0].tool_call_id",
+        ),
+        (json!({"role": "tool", "content": "x"}), "messages[0].role"),
+        (
+            json!({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}),
+            "messages[0].content[0].type",
+        ),
+        (
+            json!({"role": "user", "content": [{"type": "input_audio"}]}),
+            "messages[0].content[0].type",
+        ),
+    ] {
+        assert_eq!(
+            refused(json!({"messages": [message]})),
+            (param.to_owned(), unsupported.clone())
+        );
+    }
+}
+
+#[test]
+fn what_asks_for_nothing_is_accepted() {
+    let parsed = ok(json!({
+        "tools": [], "tool_choice": "auto", "functions": [], "logprobs": false, "top_logprobs": 0,
+        "response_format": {"type": "text"}, "logit_bias": {}, "presence_penalty": 0, "frequency_penalty": 0.0,
+        "modalities": ["text"], "parallel_tool_calls": true, "user": "u", "metadata": {"a": "b"}, "store": false,
+        "service_tier": "auto", "repeat_penalty": 1.0,
+    }));
+    assert_eq!(parsed, ok(json!({})));
+}
+
+#[test]
+fn unknown_fields_are_reported() {
+    let parsed = ok(json!({
+        "foo": 1,
+        "messages": [{"role": "user", "content": "x", "cache_control": {}}],
+        "temprature": 1,
+    }));
+    assert_eq!(
+        parsed.ignored,
+        ["foo", "temprature", "messages[0].cache_control"]
+    );
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_give_an_answer(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = parse(&body, RequestId::new("r"));
+    }
+
+    #[test]
+    fn any_content_survives(text in ".*") {
+        let parsed = ok(json!({"messages": [{"role": "user", "content": text.clone()}]}));
+        prop_assert_eq!(parsed.chat.messages[0].content.as_ref(), Some(&text));
+    }
+}
