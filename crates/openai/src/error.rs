@@ -43,50 +43,14 @@ const SERVER: &str = "server_error";
 /// Class, status, `type`, the `code` where the fault has none, `Retry-After`.
 const CLASSES: [(ErrorClass, u16, &str, Option<&str>, Option<u32>); 8] = [
     (ErrorClass::InvalidRequest, 400, INVALID, None, None),
-    (
-        ErrorClass::NotFound,
-        404,
-        INVALID,
-        Some("model_not_found"),
-        None,
-    ),
-    (
-        ErrorClass::Overloaded,
-        429,
-        RATE_LIMIT,
-        Some("overloaded"),
-        Some(1),
-    ),
-    (
-        ErrorClass::Unavailable,
-        503,
-        SERVER,
-        Some("unavailable"),
-        Some(5),
-    ),
-    (
-        ErrorClass::Deadline,
-        504,
-        SERVER,
-        Some("deadline_exceeded"),
-        None,
-    ),
+    (ErrorClass::NotFound, 404, INVALID, Some("model_not_found"), None),
+    (ErrorClass::Overloaded, 429, RATE_LIMIT, Some("overloaded"), Some(1)),
+    (ErrorClass::Unavailable, 503, SERVER, Some("unavailable"), Some(5)),
+    (ErrorClass::Deadline, 504, SERVER, Some("deadline_exceeded"), None),
     // Seen by nobody but a log: the client is gone. The number is nginx's.
     (ErrorClass::Cancelled, 499, SERVER, Some("cancelled"), None),
-    (
-        ErrorClass::PeerProtocol,
-        502,
-        SERVER,
-        Some("bad_gateway"),
-        None,
-    ),
-    (
-        ErrorClass::Internal,
-        500,
-        SERVER,
-        Some("internal_error"),
-        None,
-    ),
+    (ErrorClass::PeerProtocol, 502, SERVER, Some("bad_gateway"), None),
+    (ErrorClass::Internal, 500, SERVER, Some("internal_error"), None),
 ];
 
 impl ApiError {
@@ -102,11 +66,7 @@ impl ApiError {
 
     /// A path that is served to nobody: 404.
     pub fn unknown_path(method: &str, path: &str) -> Self {
-        Self::invalid(
-            404,
-            format!("Unknown request URL: {method} {path}."),
-            "unknown_url",
-        )
+        Self::invalid(404, format!("Unknown request URL: {method} {path}."), "unknown_url")
     }
 
     /// A path that is served, but not with this method: 405.
@@ -117,19 +77,12 @@ impl ApiError {
 
     /// The body did not arrive in time: 408.
     pub fn body_timeout(seconds: u64) -> Self {
-        Self::invalid(
-            408,
-            format!("The request's body did not arrive within {seconds} seconds."),
-            "request_timeout",
-        )
+        Self::invalid(408, format!("The request's body did not arrive within {seconds} seconds."), "request_timeout")
     }
 
     /// A body over the limit: 413.
     pub fn too_large(limit_bytes: usize) -> Self {
-        let message = format!(
-            "The request's body is larger than {} MiB.",
-            limit_bytes >> 20
-        );
+        let message = format!("The request's body is larger than {} MiB.", limit_bytes >> 20);
         Self::invalid(413, message, "request_too_large")
     }
 
@@ -140,36 +93,22 @@ impl ApiError {
     }
 
     fn invalid(status: u16, message: impl Into<String>, code: &str) -> Self {
-        let error = ErrorObject {
-            message: message.into(),
-            kind: INVALID,
-            param: None,
-            code: Some(code.to_owned()),
-        };
-        Self {
-            status,
-            retry_after: None,
-            error,
-        }
+        let error = ErrorObject { message: message.into(), kind: INVALID, param: None, code: Some(code.to_owned()) };
+        Self { status, retry_after: None, error }
     }
 }
 
 impl From<&Fault> for ApiError {
     fn from(fault: &Fault) -> Self {
         let row = CLASSES.iter().find(|row| row.0 == fault.class);
-        let (_, status, kind, code, retry_after) =
-            row.copied().unwrap_or(CLASSES[CLASSES.len() - 1]);
+        let (_, status, kind, code, retry_after) = row.copied().unwrap_or(CLASSES[CLASSES.len() - 1]);
         let error = ErrorObject {
             message: fault.message.clone(),
             kind,
             param: fault.param.clone(),
             code: fault.code.clone().or_else(|| code.map(str::to_owned)),
         };
-        Self {
-            status,
-            retry_after,
-            error,
-        }
+        Self { status, retry_after, error }
     }
 }
 
@@ -198,18 +137,14 @@ mod tests {
 
     #[test]
     fn a_body_has_all_four_fields() {
-        let fault = Fault::invalid("too long")
-            .with_param("messages")
-            .with_code("context_length_exceeded");
-        let body: serde_json::Value =
-            serde_json::from_slice(&ApiError::from(fault).body()).unwrap();
+        let fault = Fault::invalid("too long").with_param("messages").with_code("context_length_exceeded");
+        let body: serde_json::Value = serde_json::from_slice(&ApiError::from(fault).body()).unwrap();
         let expected = serde_json::json!({"error": {
             "message": "too long", "type": "invalid_request_error", "param": "messages",
             "code": "context_length_exceeded",
         }});
         assert_eq!(body, expected);
-        let body: serde_json::Value =
-            serde_json::from_slice(&ApiError::from(Fault::invalid("x")).body()).unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&ApiError::from(Fault::invalid("x")).body()).unwrap();
         assert!(body["error"]["param"].is_null() && body["error"]["code"].is_null());
     }
 }

@@ -34,31 +34,25 @@ pub struct ParsedChat {
 /// # Errors
 /// An invalid request whose message is for the client, with the field's path in `param` where there is one.
 pub fn parse(body: &[u8], request: RequestId) -> Result<ParsedChat, Fault> {
-    let value: Value = serde_json::from_slice(body)
-        .map_err(|e| Fault::invalid(format!("The body is not valid JSON: {e}.")))?;
+    let value: Value =
+        serde_json::from_slice(body).map_err(|e| Fault::invalid(format!("The body is not valid JSON: {e}.")))?;
     let Value::Object(map) = &value else {
         return Err(Fault::invalid("The body must be a JSON object."));
     };
     let ignored = sort_fields(map)?;
-    let raw: RawRequest =
-        serde_path_to_error::deserialize(&value).map_err(|e| wrong_type(map, &e))?;
+    let raw: RawRequest = serde_path_to_error::deserialize(&value).map_err(|e| wrong_type(map, &e))?;
     build(raw, request, ignored)
 }
 
 fn build(raw: RawRequest, request: RequestId, ignored: Vec<String>) -> Result<ParsedChat, Fault> {
     let stream = raw.stream.unwrap_or(false);
     if raw.stream_options.is_some() && !stream {
-        return Err(invalid(
-            "stream_options",
-            "`stream_options` is only allowed when `stream` is true.",
-        ));
+        return Err(invalid("stream_options", "`stream_options` is only allowed when `stream` is true."));
     }
     match raw.n {
         None | Some(1) => {}
         Some(n) if n > 1 => {
-            let message = format!(
-                "`n` = {n} is not supported yet: this gateway gives one choice per request."
-            );
+            let message = format!("`n` = {n} is not supported yet: this gateway gives one choice per request.");
             return Err(invalid("n", message).with_code(UNSUPPORTED));
         }
         Some(n) => return Err(invalid("n", format!("`n` must be 1, not {n}."))),
@@ -82,16 +76,8 @@ fn build(raw: RawRequest, request: RequestId, ignored: Vec<String>) -> Result<Pa
         sampling,
         stop: stops(raw.stop)?,
     };
-    let include_usage = raw
-        .stream_options
-        .and_then(|options| options.include_usage)
-        .unwrap_or(false);
-    Ok(ParsedChat {
-        chat,
-        stream,
-        include_usage,
-        ignored,
-    })
+    let include_usage = raw.stream_options.and_then(|options| options.include_usage).unwrap_or(false);
+    Ok(ParsedChat { chat, stream, include_usage, ignored })
 }
 
 const UNSUPPORTED: &str = "unsupported_parameter";
@@ -107,12 +93,7 @@ fn sort_fields(request: &Map<String, Value>) -> Result<Vec<String>, Fault> {
     let messages = request.get("messages").and_then(Value::as_array);
     for (index, message) in messages.into_iter().flatten().enumerate() {
         if let Value::Object(message) = message {
-            sort(
-                message,
-                &format!("messages[{index}]."),
-                fields::message_handling,
-                &mut ignored,
-            )?;
+            sort(message, &format!("messages[{index}]."), fields::message_handling, &mut ignored)?;
         }
     }
     Ok(ignored)
@@ -140,10 +121,7 @@ fn sort(
 }
 
 /// The sentence about a value of the wrong type: from the table for a top-level field, else serde's own.
-fn wrong_type(
-    request: &Map<String, Value>,
-    error: &serde_path_to_error::Error<serde_json::Error>,
-) -> Fault {
+fn wrong_type(request: &Map<String, Value>, error: &serde_path_to_error::Error<serde_json::Error>) -> Fault {
     let path = error.path().to_string();
     let message = match (fields::handling(&path), request.get(&path)) {
         (Some(Handling::Read { expects }), Some(value)) => {
@@ -176,10 +154,7 @@ fn model(name: Option<String>) -> Result<ModelId, Fault> {
 fn count(field: &str, value: Option<i64>) -> Result<Option<u32>, Fault> {
     match value {
         None => Ok(None),
-        Some(value) if value < 1 => Err(invalid(
-            field,
-            format!("`{field}` must be at least 1, not {value}."),
-        )),
+        Some(value) if value < 1 => Err(invalid(field, format!("`{field}` must be at least 1, not {value}."))),
         // The context is far smaller than that and bounds it.
         Some(value) => Ok(Some(u32::try_from(value).unwrap_or(u32::MAX))),
     }
@@ -187,10 +162,9 @@ fn count(field: &str, value: Option<i64>) -> Result<Option<u32>, Fault> {
 
 fn number(field: &str, value: Option<f64>, max: f64) -> Result<Option<f32>, Fault> {
     match value {
-        Some(value) if !(0.0..=max).contains(&value) => Err(invalid(
-            field,
-            format!("`{field}` must be from 0 to {max}, not {value}."),
-        )),
+        Some(value) if !(0.0..=max).contains(&value) => {
+            Err(invalid(field, format!("`{field}` must be from 0 to {max}, not {value}.")))
+        }
         value => Ok(value.map(|value| value as f32)),
     }
 }
@@ -199,10 +173,7 @@ fn top_k(value: i64) -> Result<u32, Fault> {
     match value {
         // -1 is how other local servers write "all".
         -1 => Ok(0),
-        value if value < 0 => Err(invalid(
-            "top_k",
-            format!("`top_k` must be at least 0, not {value}."),
-        )),
+        value if value < 0 => Err(invalid("top_k", format!("`top_k` must be at least 0, not {value}."))),
         value => Ok(u32::try_from(value).unwrap_or(u32::MAX)),
     }
 }
@@ -210,10 +181,7 @@ fn top_k(value: i64) -> Result<u32, Fault> {
 fn stops(stop: Option<OneOrMany>) -> Result<Vec<String>, Fault> {
     let stops = stop.map(|stop| stop.0).unwrap_or_default();
     if stops.len() > MAX_STOPS {
-        let message = format!(
-            "`stop` holds {} strings; at most {MAX_STOPS} are allowed.",
-            stops.len()
-        );
+        let message = format!("`stop` holds {} strings; at most {MAX_STOPS} are allowed.", stops.len());
         return Err(invalid("stop", message));
     }
     if stops.iter().any(String::is_empty) {
@@ -225,16 +193,9 @@ fn stops(stop: Option<OneOrMany>) -> Result<Vec<String>, Fault> {
 fn messages(messages: Option<Vec<RawMessage>>) -> Result<Vec<Message>, Fault> {
     let messages = messages.ok_or_else(|| invalid("messages", "`messages` is missing."))?;
     if messages.is_empty() {
-        return Err(invalid(
-            "messages",
-            "`messages` is empty: it needs at least one message.",
-        ));
+        return Err(invalid("messages", "`messages` is empty: it needs at least one message."));
     }
-    messages
-        .into_iter()
-        .enumerate()
-        .map(|(index, raw)| message(raw, index))
-        .collect()
+    messages.into_iter().enumerate().map(|(index, raw)| message(raw, index)).collect()
 }
 
 fn message(raw: RawMessage, index: usize) -> Result<Message, Fault> {
@@ -242,16 +203,10 @@ fn message(raw: RawMessage, index: usize) -> Result<Message, Fault> {
     let role = raw.role.unwrap_or_default();
     match role.as_str() {
         "" => {
-            return Err(invalid(
-                path("role"),
-                format!("`{}` is missing.", path("role")),
-            ));
+            return Err(invalid(path("role"), format!("`{}` is missing.", path("role"))));
         }
         "tool" | "function" => {
-            let message = format!(
-                "`{}`: messages of role `{role}` are not supported yet.",
-                path("role")
-            );
+            let message = format!("`{}`: messages of role `{role}` are not supported yet.", path("role"));
             return Err(invalid(path("role"), message).with_code(UNSUPPORTED));
         }
         _ => {}
@@ -261,17 +216,10 @@ fn message(raw: RawMessage, index: usize) -> Result<Message, Fault> {
         Some(RawContent::Parts(parts)) => Some(join(parts, index)?),
         None if role == "assistant" => None,
         None => {
-            return Err(invalid(
-                path("content"),
-                format!("`{}` is missing.", path("content")),
-            ));
+            return Err(invalid(path("content"), format!("`{}` is missing.", path("content"))));
         }
     };
-    Ok(Message {
-        role,
-        content,
-        name: raw.name,
-    })
+    Ok(Message { role, content, name: raw.name })
 }
 
 /// The text of all parts, one a line, as llama.cpp's server and vLLM join them.
@@ -284,9 +232,7 @@ fn join(parts: Vec<RawPart>, message: usize) -> Result<String, Fault> {
             Some("refusal") => ("refusal", part.refusal),
             Some(kind) => {
                 let path = path(index, "type");
-                let message = format!(
-                    "`{path}`: content of type `{kind}` is not supported yet; only `text` is."
-                );
+                let message = format!("`{path}`: content of type `{kind}` is not supported yet; only `text` is.");
                 return Err(invalid(path, message).with_code(UNSUPPORTED));
             }
             None => {

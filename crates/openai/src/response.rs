@@ -35,9 +35,7 @@ impl From<Usage> for UsageObject {
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: usage.completion_tokens,
             total_tokens: u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
-            prompt_tokens_details: PromptTokensDetails {
-                cached_tokens: usage.cached_tokens,
-            },
+            prompt_tokens_details: PromptTokensDetails { cached_tokens: usage.cached_tokens },
         }
     }
 }
@@ -77,17 +75,8 @@ struct AssistantMessage<'a> {
 
 /// A whole chat completion as JSON.
 pub fn completion(head: &Head, content: &str, reason: FinishReason, usage: Usage) -> Vec<u8> {
-    let message = AssistantMessage {
-        role: "assistant",
-        content,
-        refusal: None,
-    };
-    let choice = Choice {
-        index: 0,
-        message,
-        logprobs: None,
-        finish_reason: finish_reason(reason),
-    };
+    let message = AssistantMessage { role: "assistant", content, refusal: None };
+    let choice = Choice { index: 0, message, logprobs: None, finish_reason: finish_reason(reason) };
     let completion = Completion {
         id: &head.id,
         object: "chat.completion",
@@ -128,13 +117,7 @@ pub struct ModelMeta {
 impl Model {
     /// The entry of the model `id`; `created` is Unix time in seconds.
     pub fn new(id: impl Into<String>, created: u64, meta: ModelMeta) -> Self {
-        Self {
-            id: id.into(),
-            object: "model",
-            created,
-            owned_by: "mesh-node",
-            meta,
-        }
+        Self { id: id.into(), object: "model", created, owned_by: "mesh-node", meta }
     }
 }
 
@@ -149,10 +132,7 @@ pub struct ModelList {
 impl ModelList {
     /// The list of `data`.
     pub fn new(data: Vec<Model>) -> Self {
-        Self {
-            object: "list",
-            data,
-        }
+        Self { object: "list", data }
     }
 }
 
@@ -163,18 +143,9 @@ mod tests {
 
     #[test]
     fn a_completion_has_the_dialects_shape() {
-        let head = Head {
-            id: "chatcmpl-1".into(),
-            created: 7,
-            model: "m".into(),
-        };
-        let usage = Usage {
-            prompt_tokens: 5,
-            completion_tokens: 2,
-            cached_tokens: 4,
-        };
-        let body: Value =
-            serde_json::from_slice(&completion(&head, "hi", FinishReason::Length, usage)).unwrap();
+        let head = Head { id: "chatcmpl-1".into(), created: 7, model: "m".into() };
+        let usage = Usage { prompt_tokens: 5, completion_tokens: 2, cached_tokens: 4 };
+        let body: Value = serde_json::from_slice(&completion(&head, "hi", FinishReason::Length, usage)).unwrap();
         let expected = json!({
             "id": "chatcmpl-1", "object": "chat.completion", "created": 7, "model": "m",
             "choices": [{

@@ -14,7 +14,9 @@ pub fn event(value: &impl Serialize) -> Vec<u8> {
     // The types of this crate have string keys only: serialising them cannot fail.
     if serde_json::to_writer(&mut out, value).is_err() {
         out.truncate(b"data: ".len());
-        out.extend_from_slice(br#"{"error":{"message":"internal error","type":"server_error","param":null,"code":null}}"#);
+        out.extend_from_slice(
+            br#"{"error":{"message":"internal error","type":"server_error","param":null,"code":null}}"#,
+        );
     }
     out.extend_from_slice(b"\n\n");
     out

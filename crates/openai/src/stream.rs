@@ -70,32 +70,17 @@ impl Serialize for Slot {
 impl ChunkWriter {
     /// A writer for the answer `head`; `include_usage` as in the request's `stream_options`.
     pub fn new(head: Head, include_usage: bool) -> Self {
-        Self {
-            head,
-            include_usage,
-        }
+        Self { head, include_usage }
     }
 
     /// The first event: who speaks.
     pub fn role(&self) -> Vec<u8> {
-        self.choice(
-            Delta {
-                role: Some("assistant"),
-                content: Some(""),
-            },
-            None,
-        )
+        self.choice(Delta { role: Some("assistant"), content: Some("") }, None)
     }
 
     /// More text.
     pub fn text(&self, text: &str) -> Vec<u8> {
-        self.choice(
-            Delta {
-                role: None,
-                content: Some(text),
-            },
-            None,
-        )
+        self.choice(Delta { role: None, content: Some(text) }, None)
     }
 
     /// The last events of an answer that ended as it should, `[DONE]` included.
@@ -114,20 +99,8 @@ impl ChunkWriter {
     }
 
     fn choice(&self, delta: Delta<'_>, finish_reason: Option<&'static str>) -> Vec<u8> {
-        let usage = if self.include_usage {
-            Slot::Null
-        } else {
-            Slot::Absent
-        };
-        self.chunk(
-            &[Choice {
-                index: 0,
-                delta,
-                logprobs: None,
-                finish_reason,
-            }],
-            usage,
-        )
+        let usage = if self.include_usage { Slot::Null } else { Slot::Absent };
+        self.chunk(&[Choice { index: 0, delta, logprobs: None, finish_reason }], usage)
     }
 
     fn chunk(&self, choices: &[Choice<'_>], usage: Slot) -> Vec<u8> {
@@ -149,21 +122,12 @@ mod tests {
     use serde_json::{Value, json};
 
     fn writer(include_usage: bool) -> ChunkWriter {
-        ChunkWriter::new(
-            Head {
-                id: "chatcmpl-1".into(),
-                created: 7,
-                model: "m".into(),
-            },
-            include_usage,
-        )
+        ChunkWriter::new(Head { id: "chatcmpl-1".into(), created: 7, model: "m".into() }, include_usage)
     }
 
     fn events(bytes: &[u8]) -> Vec<String> {
         let text = std::str::from_utf8(bytes).unwrap();
-        text.split_terminator("\n\n")
-            .map(|event| event.strip_prefix("data: ").unwrap().to_owned())
-            .collect()
+        text.split_terminator("\n\n").map(|event| event.strip_prefix("data: ").unwrap().to_owned()).collect()
     }
 
     fn json(event: &str) -> Value {
@@ -187,19 +151,12 @@ mod tests {
 
     #[test]
     fn the_end_is_reason_usage_done() {
-        let usage = Usage {
-            prompt_tokens: 5,
-            completion_tokens: 2,
-            cached_tokens: 0,
-        };
+        let usage = Usage { prompt_tokens: 5, completion_tokens: 2, cached_tokens: 0 };
         let end = events(&writer(true).finish(FinishReason::Stop, usage));
         assert_eq!(end.len(), 3);
         assert_eq!(json(&end[0])["choices"][0]["finish_reason"], "stop");
         assert_eq!(json(&end[0])["choices"][0]["delta"], json!({}));
-        assert_eq!(
-            json(&end[0]).as_object().unwrap().get("usage"),
-            Some(&Value::Null)
-        );
+        assert_eq!(json(&end[0]).as_object().unwrap().get("usage"), Some(&Value::Null));
         assert_eq!(json(&end[1])["choices"], json!([]));
         assert_eq!(json(&end[1])["usage"]["total_tokens"], 7);
         assert_eq!(end[2], "[DONE]");

@@ -153,12 +153,8 @@ impl Neutral {
             (Self::Number(neutral), Value::Number(number)) => number.as_f64() == Some(neutral),
             (Self::Bool(neutral), Value::Bool(flag)) => *flag == neutral,
             (Self::OneOf(neutral), Value::String(text)) => neutral.contains(&text.as_str()),
-            (Self::TextFormat, Value::Object(map)) => {
-                map.get("type").and_then(Value::as_str) == Some("text")
-            }
-            (Self::TextOnly, Value::Array(items)) => {
-                items.iter().all(|item| item.as_str() == Some("text"))
-            }
+            (Self::TextFormat, Value::Object(map)) => map.get("type").and_then(Value::as_str) == Some("text"),
+            (Self::TextOnly, Value::Array(items)) => items.iter().all(|item| item.as_str() == Some("text")),
             _ => false,
         }
     }

@@ -23,11 +23,7 @@ fn ok(extra: Value) -> ParsedChat {
 /// The `param` and `code` of the refusal of `extra`.
 fn refused(extra: Value) -> (String, Option<String>) {
     let fault = parse_value(&with(extra.clone())).expect_err(&extra.to_string());
-    assert_eq!(
-        fault.class,
-        mesh_types::ErrorClass::InvalidRequest,
-        "{extra}"
-    );
+    assert_eq!(fault.class, mesh_types::ErrorClass::InvalidRequest, "{extra}");
     (fault.param.unwrap_or_default(), fault.code)
 }
 
@@ -78,20 +74,11 @@ fn null_means_not_set() {
 fn bytes_that_are_no_json_are_named() {
     for body in [&b""[..], b"{", b"hello", b"{\"model\": \"\xff\"}", b"{} {}"] {
         let fault = parse(body, RequestId::new("r")).unwrap_err();
-        assert!(
-            fault.message.contains("not valid JSON"),
-            "{}",
-            fault.message
-        );
+        assert!(fault.message.contains("not valid JSON"), "{}", fault.message);
     }
     let deep = "[".repeat(100_000);
     assert!(parse(deep.as_bytes(), RequestId::new("r")).is_err());
-    assert!(
-        parse(b"[]", RequestId::new("r"))
-            .unwrap_err()
-            .message
-            .contains("JSON object")
-    );
+    assert!(parse(b"[]", RequestId::new("r")).unwrap_err().message.contains("JSON object"));
 }
 
 #[test]
@@ -100,18 +87,9 @@ fn a_wrong_type_names_its_place() {
         (json!({"model": 3}), "model"),
         (json!({"messages": "hi"}), "messages"),
         (json!({"messages": ["hi"]}), "messages[0]"),
-        (
-            json!({"messages": [{"role": 1, "content": "x"}]}),
-            "messages[0].role",
-        ),
-        (
-            json!({"messages": [{"role": "user", "content": 5}]}),
-            "messages[0].content",
-        ),
-        (
-            json!({"messages": [{"role": "user", "content": ["x"]}]}),
-            "messages[0].content[0]",
-        ),
+        (json!({"messages": [{"role": 1, "content": "x"}]}), "messages[0].role"),
+        (json!({"messages": [{"role": "user", "content": 5}]}), "messages[0].content"),
+        (json!({"messages": [{"role": "user", "content": ["x"]}]}), "messages[0].content[0]"),
         (
             json!({"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}),
             "messages[0].content[0].text",
@@ -123,20 +101,14 @@ fn a_wrong_type_names_its_place() {
         (json!({"stop": 1}), "stop"),
         (json!({"stop": ["a", 2]}), "stop[1]"),
         (json!({"stream": "yes"}), "stream"),
-        (
-            json!({"stream": true, "stream_options": {"include_usage": 1}}),
-            "stream_options.include_usage",
-        ),
+        (json!({"stream": true, "stream_options": {"include_usage": 1}}), "stream_options.include_usage"),
         (json!({"n": "one"}), "n"),
     ];
     for (extra, param) in cases {
         assert_eq!(refused(extra.clone()).0, param, "{extra}");
     }
     let fault = parse_value(&with(json!({"temperature": "hot"}))).unwrap_err();
-    assert_eq!(
-        fault.message,
-        "`temperature` must be a number from 0 to 2, not a string."
-    );
+    assert_eq!(fault.message, "`temperature` must be a number from 0 to 2, not a string.");
 }
 
 #[test]
@@ -161,34 +133,17 @@ fn a_value_out_of_range_is_refused() {
         let name = extra.as_object().unwrap().keys().next().unwrap().clone();
         assert_eq!(refused(extra), (name, None));
     }
-    assert_eq!(
-        ok(json!({"max_tokens": 99_999_999_999_i64}))
-            .chat
-            .max_tokens,
-        Some(u32::MAX)
-    );
+    assert_eq!(ok(json!({"max_tokens": 99_999_999_999_i64})).chat.max_tokens, Some(u32::MAX));
 }
 
 #[test]
 fn what_is_missing_is_named() {
     for (request, param) in [
-        (
-            json!({"messages": [{"role": "user", "content": "x"}]}),
-            "model",
-        ),
+        (json!({"messages": [{"role": "user", "content": "x"}]}), "model"),
         (json!({"model": "m"}), "messages"),
-        (
-            json!({"model": "m", "messages": [{"content": "x"}]}),
-            "messages[0].role",
-        ),
-        (
-            json!({"model": "m", "messages": [{"role": "user"}]}),
-            "messages[0].content",
-        ),
-        (
-            json!({"model": "m", "messages": [{"role": "system", "content": null}]}),
-            "messages[0].content",
-        ),
+        (json!({"model": "m", "messages": [{"content": "x"}]}), "messages[0].role"),
+        (json!({"model": "m", "messages": [{"role": "user"}]}), "messages[0].content"),
+        (json!({"model": "m", "messages": [{"role": "system", "content": null}]}), "messages[0].content"),
         (
             json!({"model": "m", "messages": [{"role": "user", "content": [{"text": "x"}]}]}),
             "messages[0].content[0].type",
@@ -198,11 +153,7 @@ fn what_is_missing_is_named() {
             "messages[0].content[0].text",
         ),
     ] {
-        assert_eq!(
-            parse_value(&request).unwrap_err().param.as_deref(),
-            Some(param),
-            "{request}"
-        );
+        assert_eq!(parse_value(&request).unwrap_err().param.as_deref(), Some(param), "{request}");
     }
 }
 
@@ -252,28 +203,13 @@ fn what_is_not_supported_is_refused_by_name() {
         assert_eq!(refused(extra), (name, unsupported.clone()));
     }
     for (message, param) in [
-        (
-            json!({"role": "assistant", "tool_calls": [{}]}),
-            "messages[0].tool_calls",
-        ),
-        (
-            json!({"role": "tool", "content": "x", "tool_call_id": "1"}),
-            "messages[0].tool_call_id",
-        ),
+        (json!({"role": "assistant", "tool_calls": [{}]}), "messages[0].tool_calls"),
+        (json!({"role": "tool", "content": "x", "tool_call_id": "1"}), "messages[0].tool_call_id"),
         (json!({"role": "tool", "content": "x"}), "messages[0].role"),
-        (
-            json!({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}),
-            "messages[0].content[0].type",
-        ),
-        (
-            json!({"role": "user", "content": [{"type": "input_audio"}]}),
-            "messages[0].content[0].type",
-        ),
+        (json!({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}), "messages[0].content[0].type"),
+        (json!({"role": "user", "content": [{"type": "input_audio"}]}), "messages[0].content[0].type"),
     ] {
-        assert_eq!(
-            refused(json!({"messages": [message]})),
-            (param.to_owned(), unsupported.clone())
-        );
+        assert_eq!(refused(json!({"messages": [message]})), (param.to_owned(), unsupported.clone()));
     }
 }
 
@@ -295,10 +231,7 @@ fn unknown_fields_are_reported() {
         "messages": [{"role": "user", "content": "x", "cache_control": {}}],
         "temprature": 1,
     }));
-    assert_eq!(
-        parsed.ignored,
-        ["foo", "temprature", "messages[0].cache_control"]
-    );
+    assert_eq!(parsed.ignored, ["foo", "temprature", "messages[0].cache_control"]);
 }
 
 proptest! {
