@@ -1,0 +1,67 @@
+# The recipes of this repository. `./dev RECIPE` installs what a recipe needs and runs it; CI runs `./dev test`, which is
+# the recipe `ci`. Everything builds with the dev profile into one target directory; only the demo builds for release.
+
+set shell := ["bash", "-euo", "pipefail", "-c"]
+
+export MESH_NODE_CACHE := env("MESH_NODE_CACHE", env("XDG_CACHE_HOME", env("HOME") / ".cache") / "mesh-node")
+export CARGO_TARGET_DIR := env("CARGO_TARGET_DIR", MESH_NODE_CACHE / "target")
+
+# Show the recipes.
+default:
+    @just --list --unsorted
+
+# Everything that CI checks: format, lints, documentation, dependencies, tests.
+ci: fmt-check lint doc deny test
+
+# Start a mesh of three processes on this machine and ask a split model something.
+demo *ARGS:
+    scripts/demo {{ ARGS }}
+
+# Every test, or those that ARGS name (as for `cargo nextest run`): `just test -p mesh-gguf`.
+test *ARGS: models binaries
+    cargo nextest run --locked {{ if ARGS == "" { "--workspace" } else { ARGS } }}
+    {{ if ARGS == "" { "cargo test --locked --workspace --doc" } else { "" } }}
+
+# The programs that the whole-system tests start: by itself, cargo builds them for a package's own tests only.
+[private]
+binaries:
+    cargo build --locked --workspace --bins
+
+# Fetch the models that the tests run on into the cache.
+models *ARGS:
+    scripts/fetch-models {{ ARGS }}
+
+# Format every crate.
+fmt:
+    cargo fmt --all
+
+[doc("Fail if a crate is not formatted.")]
+fmt-check:
+    cargo fmt --all --check
+
+# Lints of every target, warnings refused.
+lint:
+    cargo clippy --locked --workspace --all-targets -- -D warnings
+
+# The documentation of every crate, broken links refused.
+doc:
+    RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
+
+# Which crate of ours may use which other one is not this, but docs/dependencies.toml and a test.
+[doc("Who may be in the dependency tree, under which licence, from where (deny.toml).")]
+deny:
+    cargo deny --locked check bans licenses sources
+
+# llama.cpp itself is not instrumented, but its allocations are: a row read past its end, a freed context or a leaked
+# batch on our side of the boundary is found.
+[doc("The crates that read untrusted bytes or call C, under AddressSanitizer.")]
+sanitize: models
+    RUSTC_BOOTSTRAP=1 \
+    RUSTFLAGS="-Ctarget-cpu=native -Zsanitizer=address" \
+    cargo nextest run --locked -p kernels-ffi -p mesh-gguf -p mesh-chat \
+        --target "$(rustc -vV | sed -n 's/^host: //p')" --target-dir "$CARGO_TARGET_DIR/sanitize"
+
+# Measure: `just bench NAME` runs scripts/bench-NAME; without a name, say which there are.
+bench NAME="" *ARGS:
+    @if [ -n "{{ NAME }}" ]; then exec ./scripts/bench-{{ NAME }} {{ ARGS }}; \
+    else ls scripts | sed -n 's/^bench-/just bench /p'; fi
