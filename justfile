@@ -1,5 +1,5 @@
-# The recipes of this repository. `./dev RECIPE` installs what a recipe needs and runs it; CI runs `./dev test`, which is
-# the recipe `ci`. Everything builds with the dev profile into one target directory; only the demo builds for release.
+# The recipes of this repository. `./dev RECIPE` installs what a recipe needs and runs it; CI runs `./dev test`, which
+# is the recipe `ci`. Everything builds with the dev profile into one target directory; only the demo for release.
 
 set shell := ["bash", "-euo", "pipefail", "-c"]
 

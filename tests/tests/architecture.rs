@@ -1,7 +1,7 @@
 //! The shape of the workspace, checked: who depends on whom (`docs/dependencies.toml` against what cargo says), which
 //! crates are pure, where `unsafe` may stand, and that the gateway's program holds nothing of llama.cpp.
 //!
-//! These tests read manifests, sources and built programs; they start nothing. Start with [`Rules`], the declared shape,
+//! These tests read manifests, sources and built programs; nothing is started. Start with [`Rules`], the declared shape,
 //! and [`Workspace`], the actual one.
 
 use std::collections::{BTreeMap, BTreeSet};
