@@ -1,0 +1,307 @@
+//! Which mesh this node belongs to, kept in the data directory: id, secret, epoch, and where its peers were last.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use libp2p::Multiaddr;
+use mesh_types::PeerId;
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize as _, Zeroizing};
+
+use crate::data_dir::{self, DataDir, DataDirError};
+use crate::token::{JoinToken, MeshId, Secret, split_peer};
+
+const FILE: &str = "membership.json";
+const LIMIT: u64 = 1 << 20;
+const VERSION: u32 = 1;
+/// Peers remembered at most, and addresses of each.
+const MAX_PEERS: usize = 256;
+const MAX_ADDRESSES: usize = 16;
+
+/// A node's membership in one mesh.
+#[derive(Clone)]
+pub struct Membership {
+    path: PathBuf,
+    mesh: MeshId,
+    secret: Secret,
+    epoch: u32,
+    /// Addresses without their `/p2p/` end, by peer.
+    peers: BTreeMap<PeerId, Vec<Multiaddr>>,
+    blocked: Vec<PeerId>,
+    /// Whether this membership came from a token and no member has accepted it yet.
+    unproven: bool,
+}
+
+/// Why there is no membership.
+#[derive(Debug, thiserror::Error)]
+pub enum MembershipError {
+    /// The data directory belongs to another mesh than the token.
+    #[error(
+        "{} is a member of mesh {present}, and the token leads to mesh {offered}: give another --data-dir, or remove \
+         {FILE} in this one to leave its mesh", path.display()
+    )]
+    OtherMesh {
+        /// The data directory.
+        path: PathBuf,
+        /// Whose member it is.
+        present: MeshId,
+        /// Where the token leads.
+        offered: MeshId,
+    },
+    /// The file cannot be read or written, or is damaged.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// The system gives no random numbers.
+    #[error("no random numbers from the system: {0}")]
+    Random(#[from] getrandom::Error),
+}
+
+impl Membership {
+    /// The membership that `dir` holds, if any.
+    ///
+    /// # Errors
+    /// Where the file cannot be read, or is damaged.
+    pub fn load(dir: &DataDir) -> Result<Option<Self>, MembershipError> {
+        let path = dir.file(FILE);
+        let bytes = data_dir::read_private(&path, LIMIT)
+            .map_err(|source| DataDirError::Io { path: path.clone(), source })?
+            .map(Zeroizing::new);
+        let Some(bytes) = bytes else { return Ok(None) };
+        let damaged = |reason: String| DataDirError::Damaged { path: path.clone(), reason };
+        let stored: Stored = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+        if stored.version != VERSION {
+            let reason = format!("it is of version {}, this mesh-node reads version {VERSION}", stored.version);
+            return Err(damaged(reason).into());
+        }
+        Ok(Some(stored.into_membership(path.clone()).ok_or_else(|| damaged("its id or secret is malformed".into()))?))
+    }
+
+    /// The membership that `dir` holds, or a new mesh of which this node is the first member.
+    ///
+    /// # Errors
+    /// As [`Self::load`]; and where it cannot be written.
+    pub fn create_or_resume(dir: &DataDir) -> Result<Self, MembershipError> {
+        if let Some(membership) = Self::load(dir)? {
+            return Ok(membership);
+        }
+        let membership = Self {
+            path: dir.file(FILE),
+            mesh: MeshId::random()?,
+            secret: Secret::random()?,
+            epoch: 1,
+            peers: BTreeMap::new(),
+            blocked: Vec::new(),
+            unproven: false,
+        };
+        membership.save()?;
+        Ok(membership)
+    }
+
+    /// What `token` gives, joined with what `dir` knows of the same mesh. Written to `dir` once a member has accepted
+    /// it, so that a token that leads nowhere leaves no trace.
+    ///
+    /// # Errors
+    /// [`MembershipError::OtherMesh`] where `dir` is a member of another mesh.
+    pub fn join(dir: &DataDir, token: &JoinToken) -> Result<Self, MembershipError> {
+        let mut membership = match Self::load(dir)? {
+            Some(present) if present.mesh != token.mesh => {
+                let path = dir.path().to_owned();
+                return Err(MembershipError::OtherMesh { path, present: present.mesh, offered: token.mesh });
+            }
+            // A member that rotated its secret since the token was made keeps the newer one.
+            Some(present) if present.epoch > token.epoch => present,
+            Some(present) => {
+                let unproven = present.secret != token.secret || present.epoch != token.epoch;
+                Self { secret: token.secret.clone(), epoch: token.epoch, unproven, ..present }
+            }
+            None => Self {
+                path: dir.file(FILE),
+                mesh: token.mesh,
+                secret: token.secret.clone(),
+                epoch: token.epoch,
+                peers: BTreeMap::new(),
+                blocked: Vec::new(),
+                unproven: true,
+            },
+        };
+        for (address, peer) in token.bootstrap.iter().filter_map(split_peer) {
+            let known = membership.peers.entry(crate::identity::from_libp2p(&peer)).or_default();
+            if !known.contains(&address) {
+                known.insert(0, address);
+                known.truncate(MAX_ADDRESSES);
+            }
+        }
+        Ok(membership)
+    }
+
+    /// The mesh.
+    pub fn mesh(&self) -> MeshId {
+        self.mesh
+    }
+
+    /// The rotation count of the secret.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    pub(crate) fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    /// Peers and where they were last, without the `/p2p/` ends.
+    pub fn known_peers(&self) -> impl Iterator<Item = (&PeerId, &[Multiaddr])> {
+        self.peers.iter().map(|(peer, addresses)| (peer, addresses.as_slice()))
+    }
+
+    /// Peers that are refused, whatever they prove.
+    pub fn blocked(&self) -> &[PeerId] {
+        &self.blocked
+    }
+
+    /// Remembers where `peer` is. Returns whether that is news.
+    pub(crate) fn remember(&mut self, peer: &PeerId, addresses: &[Multiaddr]) -> bool {
+        let addresses: Vec<_> = addresses.iter().take(MAX_ADDRESSES).cloned().collect();
+        if addresses.is_empty() || (!self.peers.contains_key(peer) && self.peers.len() >= MAX_PEERS) {
+            return false;
+        }
+        self.peers.insert(peer.clone(), addresses.clone()).is_none_or(|before| before != addresses)
+    }
+
+    /// A member has accepted the secret: from now on this membership is kept. Returns whether that is news.
+    pub(crate) fn proven(&mut self) -> bool {
+        std::mem::take(&mut self.unproven)
+    }
+
+    /// Writes it to the data directory, unless no member has accepted it yet. Blocks.
+    pub(crate) fn save(&self) -> Result<(), DataDirError> {
+        if self.unproven {
+            return Ok(());
+        }
+        let fail = |source| DataDirError::Io { path: self.path.clone(), source };
+        let stored = Zeroizing::new(serde_json::to_vec_pretty(&Stored::from(self)).map_err(|e| fail(e.into()))?);
+        data_dir::write_private(&self.path, &stored).map_err(fail)
+    }
+}
+
+impl fmt::Debug for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Membership").field("mesh", &self.mesh).field("epoch", &self.epoch).finish_non_exhaustive()
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    version: u32,
+    mesh_id: String,
+    secret: String,
+    epoch: u32,
+    #[serde(default)]
+    peers: BTreeMap<PeerId, Vec<String>>,
+    #[serde(default)]
+    blocked: Vec<PeerId>,
+}
+
+impl From<&Membership> for Stored {
+    fn from(membership: &Membership) -> Self {
+        let texts = |addresses: &Vec<Multiaddr>| addresses.iter().map(Multiaddr::to_string).collect();
+        Self {
+            version: VERSION,
+            mesh_id: membership.mesh.to_string(),
+            secret: hex::encode(membership.secret.0),
+            epoch: membership.epoch,
+            peers: membership.peers.iter().map(|(peer, list)| (peer.clone(), texts(list))).collect(),
+            blocked: membership.blocked.clone(),
+        }
+    }
+}
+
+impl Drop for Stored {
+    fn drop(&mut self) {
+        self.secret.zeroize();
+    }
+}
+
+impl Stored {
+    fn into_membership(mut self, path: PathBuf) -> Option<Membership> {
+        let mut mesh = [0; 16];
+        hex::decode_to_slice(&self.mesh_id, &mut mesh).ok()?;
+        let mut secret = Secret([0; 32]);
+        hex::decode_to_slice(&self.secret, &mut secret.0).ok()?;
+        let addresses = |list: Vec<String>| list.iter().filter_map(|text| text.parse().ok()).collect();
+        Some(Membership {
+            path,
+            mesh: MeshId(mesh),
+            secret,
+            epoch: self.epoch,
+            peers: std::mem::take(&mut self.peers).into_iter().map(|(peer, list)| (peer, addresses(list))).collect(),
+            blocked: std::mem::take(&mut self.blocked),
+            unproven: false,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data_dir(parent: &tempfile::TempDir, name: &str) -> DataDir {
+        DataDir::open(parent.path().join(name)).unwrap()
+    }
+
+    fn token_of(membership: &Membership, bootstrap: &str) -> JoinToken {
+        JoinToken {
+            mesh: membership.mesh,
+            epoch: membership.epoch,
+            expires: None,
+            secret: membership.secret.clone(),
+            bootstrap: vec![bootstrap.parse().unwrap()],
+        }
+    }
+
+    #[test]
+    fn a_mesh_is_resumed() {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = data_dir(&parent, "a");
+        let mut first = Membership::create_or_resume(&dir).unwrap();
+        let peer = PeerId::from("12D3KooWx");
+        assert!(first.remember(&peer, &["/ip4/192.0.2.1/tcp/1".parse().unwrap()]));
+        assert!(!first.remember(&peer, &["/ip4/192.0.2.1/tcp/1".parse().unwrap()]));
+        first.save().unwrap();
+        let again = Membership::create_or_resume(&dir).unwrap();
+        assert_eq!((again.mesh, again.epoch), (first.mesh, 1));
+        assert!(again.secret == first.secret);
+        assert_eq!(again.peers, first.peers);
+        assert!(!format!("{again:?}").contains(&hex::encode(again.secret.0)));
+    }
+
+    #[test]
+    fn a_joined_mesh_is_kept_once_a_member_accepts() {
+        let parent = tempfile::tempdir().unwrap();
+        let founder = Membership::create_or_resume(&data_dir(&parent, "a")).unwrap();
+        let id = libp2p::PeerId::random();
+        let token = token_of(&founder, &format!("/ip4/192.0.2.1/tcp/9/p2p/{id}"));
+        let dir = data_dir(&parent, "b");
+        let mut joined = Membership::join(&dir, &token).unwrap();
+        joined.save().unwrap();
+        assert!(Membership::load(&dir).unwrap().is_none(), "unproven");
+        assert!(joined.proven() && !joined.proven());
+        joined.save().unwrap();
+        let kept = Membership::load(&dir).unwrap().unwrap();
+        assert_eq!(kept.mesh, founder.mesh);
+        assert_eq!(kept.known_peers().next().unwrap().1[0].to_string(), "/ip4/192.0.2.1/tcp/9");
+
+        let other = Membership::create_or_resume(&data_dir(&parent, "c")).unwrap();
+        let error = Membership::join(&dir, &token_of(&other, "/ip4/192.0.2.2/tcp/9")).unwrap_err().to_string();
+        assert!(error.contains(&kept.mesh.to_string()) && error.contains(&other.mesh.to_string()), "{error}");
+    }
+
+    #[test]
+    fn a_damaged_file_is_named() {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = data_dir(&parent, "a");
+        std::fs::write(dir.file(FILE), b"{").unwrap();
+        let error = Membership::create_or_resume(&dir).unwrap_err().to_string();
+        assert!(error.contains("membership.json is damaged"), "{error}");
+    }
+}
