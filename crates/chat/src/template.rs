@@ -1,0 +1,228 @@
+//! Chat templates, rendered as Hugging Face's `apply_chat_template` renders them with Jinja2.
+//!
+//! A template comes out of a file from anywhere: it gets a budget of work and memory per rendering, sees nothing but
+//! the conversation, and its complaints are errors with a sentence. Python's side of Jinja2 (`tojson`, methods of
+//! strings and dicts, `strftime_now`) is in [`python`].
+
+mod python;
+mod source;
+
+use std::io;
+
+use jiff::Zoned;
+use mesh_types::Message;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value};
+
+use crate::error::ChatError;
+
+/// The template used for models that bring none (ChatML).
+const CHATML: &str = "{% for message in messages %}\
+    {{ '<|im_start|>' + message['role'] + '\n' + (message['content'] or '') + '<|im_end|>' + '\n' }}\
+    {% endfor %}\
+    {% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+/// Longest template source, in bytes; the longest ones in use have some 20 kB.
+pub const MAX_SOURCE: usize = 1 << 20;
+
+/// Fuel of a rendering: about one per instruction and per 64 bytes made, so that it bounds time and memory.
+const FUEL: u64 = 1_000_000;
+/// Fuel on top for each message.
+const FUEL_PER_MESSAGE: u64 = 2_000;
+/// Longest prompt of an empty conversation, in bytes; one byte of conversation may make `OUTPUT_PER_BYTE` more.
+const OUTPUT: usize = 1 << 20;
+const OUTPUT_PER_BYTE: usize = 8;
+
+const NAME: &str = "chat_template";
+
+/// Where a template comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TemplateOrigin {
+    /// The model, or who configured it, brought it.
+    Given,
+    /// The model brought none: ChatML is used, which it may never have seen.
+    BuiltIn,
+}
+
+/// A model's chat template, ready to render.
+#[derive(Clone, Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    origin: TemplateOrigin,
+    bos_token: String,
+    eos_token: String,
+}
+
+/// All that a template may see.
+#[derive(Clone, Debug)]
+pub struct RenderInput<'a> {
+    /// The conversation. Roles are passed as they are; a null content is Jinja's `none`.
+    pub messages: &'a [Message],
+    /// Whether the prompt ends with the beginning of an assistant turn.
+    pub add_generation_prompt: bool,
+    /// Text of the token that begins a sequence; may be empty.
+    pub bos_token: &'a str,
+    /// Text of the token that ends a sequence; may be empty.
+    pub eos_token: &'a str,
+    /// More variables, as in `chat_template_kwargs`; they win over the ones above. Tools will go in here.
+    pub extra: serde_json::Map<String, serde_json::Value>,
+    /// What `strftime_now` shows; `None`: the time when the template asks.
+    pub now: Option<Zoned>,
+}
+
+impl ChatTemplate {
+    /// Reads a template. `bos` and `eos` are the texts of the model's tokens that begin and end a sequence.
+    ///
+    /// # Errors
+    /// [`ChatError::Syntax`].
+    pub fn parse(source: &str, bos: &str, eos: &str) -> Result<Self, ChatError> {
+        Self::new(source, bos, eos, TemplateOrigin::Given)
+    }
+
+    /// The template of a model: its own, or ChatML where it has none.
+    ///
+    /// # Errors
+    /// [`ChatError::Syntax`].
+    pub fn of_model(source: Option<&str>, bos: &str, eos: &str) -> Result<Self, ChatError> {
+        match source {
+            Some(source) => Self::parse(source, bos, eos),
+            None => Self::new(CHATML, bos, eos, TemplateOrigin::BuiltIn),
+        }
+    }
+
+    fn new(source: &str, bos: &str, eos: &str, origin: TemplateOrigin) -> Result<Self, ChatError> {
+        if source.len() > MAX_SOURCE {
+            return Err(ChatError::Syntax(format!("it has {} bytes, and {MAX_SOURCE} are the most", source.len())));
+        }
+        let mut environment = Environment::new();
+        environment.set_debug(false);
+        environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+        let mut syntax = SyntaxConfig::builder();
+        let syntax = syntax.trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(false).build();
+        environment.set_syntax(syntax.map_err(syntax_error)?);
+        python::install(&mut environment);
+        environment.add_template_owned(NAME, source::without_generation_tags(source)).map_err(syntax_error)?;
+        Ok(Self { environment, origin, bos_token: bos.to_owned(), eos_token: eos.to_owned() })
+    }
+
+    /// Where it comes from.
+    pub fn origin(&self) -> TemplateOrigin {
+        self.origin
+    }
+
+    /// What [`Self::render`] gives a template: `messages` and the model's tokens, and nothing more.
+    pub fn input<'a>(&'a self, messages: &'a [Message], add_generation_prompt: bool) -> RenderInput<'a> {
+        RenderInput {
+            messages,
+            add_generation_prompt,
+            bos_token: &self.bos_token,
+            eos_token: &self.eos_token,
+            extra: serde_json::Map::new(),
+            now: None,
+        }
+    }
+
+    /// The prompt of a conversation.
+    ///
+    /// # Errors
+    /// [`ChatError::Refused`] with the template's own words, [`ChatError::Render`], [`ChatError::TooCostly`].
+    pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ChatError> {
+        self.render_input(&self.input(messages, add_generation_prompt))
+    }
+
+    /// The same with all that a template may see.
+    ///
+    /// # Errors
+    /// As [`Self::render`].
+    pub fn render_input(&self, input: &RenderInput<'_>) -> Result<String, ChatError> {
+        // A copy (of pointers), because budget and time belong to one rendering.
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(FUEL + FUEL_PER_MESSAGE * input.messages.len() as u64));
+        python::set_clock(&mut environment, input.now.clone());
+        let size: usize = input.messages.iter().map(size).sum();
+        let mut output =
+            Bounded { bytes: Vec::new(), left: OUTPUT.saturating_add(size.saturating_mul(OUTPUT_PER_BYTE)) };
+        let template = environment.get_template(NAME).map_err(render_error)?;
+        template.render_captured_to(context(input), &mut output).map_err(render_error)?;
+        String::from_utf8(output.bytes).map_err(|_| ChatError::Render("its output is no text".to_owned()))
+    }
+}
+
+/// The variables as Hugging Face passes them: `tools` and `documents` are there, and none.
+fn context(input: &RenderInput<'_>) -> Value {
+    let mut variables: Vec<(&str, Value)> = vec![
+        ("messages", input.messages.iter().map(message).collect()),
+        ("tools", Value::from(())),
+        ("documents", Value::from(())),
+        ("add_generation_prompt", Value::from(input.add_generation_prompt)),
+        ("bos_token", Value::from(input.bos_token)),
+        ("eos_token", Value::from(input.eos_token)),
+    ];
+    variables.extend(input.extra.iter().map(|(name, value)| (name.as_str(), Value::from(Serde(value)))));
+    Value::from_pairs(variables)
+}
+
+fn message(message: &Message) -> Value {
+    let mut fields = vec![
+        ("role", Value::from(message.role.as_str())),
+        ("content", message.content.as_deref().map_or_else(|| Value::from(()), Value::from)),
+    ];
+    fields.extend(message.name.as_deref().map(|name| ("name", Value::from(name))));
+    Value::from_pairs(fields)
+}
+
+fn size(message: &Message) -> usize {
+    message.role.len() + message.content.as_ref().map_or(0, String::len) + message.name.as_ref().map_or(0, String::len)
+}
+
+/// Collects a prompt up to its limit.
+struct Bounded {
+    bytes: Vec<u8>,
+    left: usize,
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.left = self.left.checked_sub(bytes.len()).ok_or(io::ErrorKind::FileTooLarge)?;
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn syntax_error(error: minijinja::Error) -> ChatError {
+    ChatError::Syntax(sentence(&error))
+}
+
+fn render_error(error: minijinja::Error) -> ChatError {
+    if matches!(error.kind(), ErrorKind::OutOfFuel | ErrorKind::WriteFailure) {
+        return ChatError::TooCostly;
+    }
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+    while let Some(cause) = source {
+        if let Some(python::Refusal(message)) = cause.downcast_ref() {
+            return ChatError::Refused(message.clone());
+        }
+        source = cause.source();
+    }
+    ChatError::Render(sentence(&error))
+}
+
+/// `unknown filter: filter foo is unknown (line 3 of the template)`.
+fn sentence(error: &minijinja::Error) -> String {
+    let mut text = error.kind().to_string();
+    if let Some(detail) = error.detail() {
+        text = format!("{text}: {detail}");
+    }
+    if let Some(line) = error.line() {
+        text = format!("{text} (line {line} of the template)");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;
