@@ -1,0 +1,205 @@
+//! The facts about a model that the rest of the product asks for, drawn from its header and checked once.
+
+use mesh_types::chat::SamplingOverrides;
+
+use crate::error::{Error, HeaderError, KeyFault, TensorFault};
+use crate::family::Family;
+use crate::header::Header;
+use crate::metadata::Metadata;
+
+/// Most layers that llama.cpp can load (`LLAMA_MAX_LAYERS`); more is an assertion there.
+pub const MAX_LAYERS: u32 = 512;
+
+/// What a header says about its model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelInfo {
+    /// `general.architecture`: the family.
+    pub architecture: String,
+    /// `general.name`.
+    pub name: Option<String>,
+    /// Layers, those that predict further tokens (MTP) not counted; at least one, at most 512 with those.
+    pub n_layer: u32,
+    /// Layers that predict further tokens; they follow the others and stay with the last stage.
+    pub n_nextn: u32,
+    /// Values in a hidden row.
+    pub n_embd: u32,
+    /// Size of the vocabulary.
+    pub n_vocab: u32,
+    /// Tokens that the model was trained to attend to.
+    pub context_length: u32,
+    /// `tokenizer.chat_template`.
+    pub chat_template: Option<String>,
+    /// `general.sampling.*`: the model's own defaults.
+    pub sampling: SamplingOverrides,
+    /// Bytes of all tensors.
+    pub total_bytes: u64,
+    /// Bytes of each of the `n_layer` layers' tensors.
+    pub layer_bytes: Vec<u64>,
+    /// Bytes of the tensors that only the last stage needs: the head (the embedding where it is tied to it), and MTP
+    /// layers.
+    pub head_bytes: u64,
+    /// K and V values that each of the `n_layer` layers keeps per token (0: none, a recurrent layer).
+    pub layer_kv: Vec<u64>,
+}
+
+impl ModelInfo {
+    /// Draws the facts out of `header`.
+    ///
+    /// # Errors
+    /// Where a key that every model has is missing or holds something impossible.
+    pub fn of(header: &Header) -> Result<Self, HeaderError> {
+        let metadata = header.metadata();
+        let architecture = metadata.require_str("general.architecture")?.to_owned();
+        let key = |name: &str| format!("{architecture}.{name}");
+        let (n_layer, n_nextn) = layer_counts(metadata, &architecture)?;
+        let n_embd = positive(metadata, &key("embedding_length"))?;
+        let mut info = Self {
+            name: metadata.get("general.name").and_then(|name| name.as_str()).map(str::to_owned),
+            n_layer,
+            n_nextn,
+            n_embd,
+            n_vocab: n_vocab(header, &architecture)?,
+            context_length: positive(metadata, &key("context_length"))?,
+            chat_template: metadata.str("tokenizer.chat_template")?.map(str::to_owned),
+            sampling: sampling(metadata)?,
+            total_bytes: 0,
+            layer_bytes: vec![0; n_layer as usize],
+            head_bytes: 0,
+            layer_kv: layer_kv(metadata, &architecture, n_layer, n_layer + n_nextn, n_embd)?,
+            architecture,
+        };
+        info.add_bytes(header)?;
+        Ok(info)
+    }
+
+    /// Layers in the file: those that predict further tokens included.
+    pub fn n_layer_all(&self) -> u32 {
+        self.n_layer + self.n_nextn
+    }
+
+    fn add_bytes(&mut self, header: &Header) -> Result<(), HeaderError> {
+        let tied = header.tensor("output.weight").is_none();
+        for tensor in header.tensors() {
+            self.total_bytes = self.total_bytes.saturating_add(tensor.n_bytes());
+            let head = match layer_of(tensor.name()) {
+                Some((layer, _)) if layer >= self.n_layer_all() => {
+                    return Err(HeaderError::tensor(tensor.name(), TensorFault::Layer(self.n_layer_all())));
+                }
+                Some((layer, _)) => match self.layer_bytes.get_mut(layer as usize) {
+                    Some(bytes) => {
+                        *bytes = bytes.saturating_add(tensor.n_bytes());
+                        false
+                    }
+                    None => true,
+                },
+                None => tensor.name().starts_with("output") || (tied && tensor.name() == "token_embd.weight"),
+            };
+            if head {
+                self.head_bytes = self.head_bytes.saturating_add(tensor.n_bytes());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The layers at which this model may be cut: each is the first layer of a stage. Empty: it has too few layers.
+///
+/// # Errors
+/// Where the header is unusable, or the family is unknown or cannot be split.
+pub fn allowed_cuts(header: &Header) -> Result<Vec<u32>, Error> {
+    let info = ModelInfo::of(header)?;
+    Family::of(header)?.allowed_cuts(info.n_layer)
+}
+
+/// The layer of a tensor named `blk.N.REST`, and the rest.
+pub(crate) fn layer_of(name: &str) -> Option<(u32, &str)> {
+    let (digits, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+    let layer: u32 = digits.parse().ok()?;
+    // Only llama.cpp's own spelling: `blk.01.x` or `blk.+1.x` would collide with another tensor.
+    (layer.to_string() == digits).then_some((layer, rest))
+}
+
+fn positive(metadata: &Metadata, key: &str) -> Result<u32, HeaderError> {
+    match metadata.require_u32(key)? {
+        0 => Err(HeaderError::key(key, KeyFault::Range { value: 0 })),
+        value => Ok(value),
+    }
+}
+
+/// Layers without and with prediction of further tokens.
+fn layer_counts(metadata: &Metadata, architecture: &str) -> Result<(u32, u32), HeaderError> {
+    let key = format!("{architecture}.block_count");
+    let all = positive(metadata, &key)?;
+    if all > MAX_LAYERS {
+        return Err(HeaderError::key(&key, KeyFault::Range { value: all.into() }));
+    }
+    let key = format!("{architecture}.nextn_predict_layers");
+    let nextn = metadata.u32(&key)?.unwrap_or(0);
+    if nextn >= all {
+        return Err(HeaderError::key(&key, KeyFault::Range { value: nextn.into() }));
+    }
+    Ok((all - nextn, nextn))
+}
+
+/// As llama.cpp counts: the tokenizer's list, else the key; else the embedding's rows.
+fn n_vocab(header: &Header, architecture: &str) -> Result<u32, HeaderError> {
+    let metadata = header.metadata();
+    let key = format!("{architecture}.vocab_size");
+    let count = match metadata.array("tokenizer.ggml.tokens")? {
+        Some(tokens) => tokens.len() as u64,
+        None => match metadata.u32(&key)? {
+            Some(size) => size.into(),
+            None => header.tensor("token_embd.weight").and_then(|(_, t)| t.dims().get(1).copied()).unwrap_or(0),
+        },
+    };
+    match u32::try_from(count) {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(HeaderError::key(&key, KeyFault::Range { value: count.into() })),
+    }
+}
+
+/// Values of a key that is one number for all layers or an array with one entry a layer; `None` where it is absent.
+fn per_layer(metadata: &Metadata, key: &str, layers: u32, all: u32) -> Result<Option<Vec<u64>>, HeaderError> {
+    let range = |value: i128| HeaderError::key(key, KeyFault::Range { value });
+    match metadata.get(key) {
+        Some(crate::Value::Array(array)) => {
+            if array.len() != all as usize {
+                return Err(HeaderError::key(key, KeyFault::PerLayer { found: array.len(), layers: all }));
+            }
+            let wrong = || KeyFault::WrongType { expected: "integers", found: array.element().name() };
+            let ints = array.ints().ok_or_else(|| HeaderError::key(key, wrong()))?;
+            let values =
+                ints.take(layers as usize).map(|int| u32::try_from(int).map(u64::from).map_err(|_| range(int)));
+            values.collect::<Result<_, _>>().map(Some)
+        }
+        _ => Ok(metadata.u32(key)?.map(|value| vec![value.into(); layers as usize])),
+    }
+}
+
+fn layer_kv(metadata: &Metadata, arch: &str, layers: u32, all: u32, n_embd: u32) -> Result<Vec<u64>, HeaderError> {
+    let key = |name: &str| format!("{arch}.attention.{name}");
+    let none = || vec![0; layers as usize];
+    let heads = per_layer(metadata, &key("head_count"), layers, all)?.unwrap_or_else(none);
+    let kv_heads = per_layer(metadata, &key("head_count_kv"), layers, all)?.unwrap_or_else(|| heads.clone());
+    // As llama.cpp: head sizes follow from the first layer's head count.
+    let head = heads.first().filter(|heads| **heads > 0).map_or(0, |heads| u64::from(n_embd) / heads);
+    let k = metadata.u32(&key("key_length"))?.map_or(head, u64::from);
+    let v = metadata.u32(&key("value_length"))?.map_or(head, u64::from);
+    Ok(kv_heads.iter().map(|heads| heads.saturating_mul(k.saturating_add(v))).collect())
+}
+
+fn sampling(metadata: &Metadata) -> Result<SamplingOverrides, HeaderError> {
+    let top_k = metadata.get("general.sampling.top_k").and_then(|value| value.as_int());
+    Ok(SamplingOverrides {
+        temperature: metadata.f32("general.sampling.temp")?,
+        // Negative means all tokens, as 0 does.
+        top_k: top_k.map(|k| u32::try_from(k.max(0)).unwrap_or(u32::MAX)),
+        top_p: metadata.f32("general.sampling.top_p")?,
+        min_p: metadata.f32("general.sampling.min_p")?,
+        seed: None,
+        ignore_eos: None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

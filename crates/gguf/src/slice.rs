@@ -1,0 +1,384 @@
+//! The slice of a model that one stage loads: an ordinary GGUF that holds a range of its layers.
+//!
+//! A plan is a function of the source's header and the range alone, so that a worker makes the same bytes from a header
+//! that a holder sent. Writing is in [`SliceWriter`], the rules for the metadata in `slice/metadata.rs`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use mesh_types::{Digest, LayerRange};
+use sha2::{Digest as _, Sha256};
+
+use crate::error::{Error, HeaderError, TensorFault};
+use crate::family::{Boundary, Family, Input};
+use crate::ggml::GgmlType;
+use crate::header::{Header, TensorInfo};
+use crate::info::{ModelInfo, layer_of};
+use crate::source::Source;
+use crate::{CHUNK_BYTES, Progress, Watch};
+
+mod metadata;
+mod write;
+
+pub use write::SliceWriter;
+pub(crate) use write::partial_path;
+
+/// Stands in a [`SliceId`]; counts up whenever the same source and range would give other bytes.
+pub const SLICER_VERSION: u32 = 1;
+
+/// The vocabulary of a stage that has neither tokens to look up nor a head; the loader insists on one.
+const SMALL_VOCABULARY: u32 = 32;
+
+/// What a stage is fed with, and whether it has the head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SliceKind {
+    /// All layers: fed with tokens, has the head.
+    Whole,
+    /// The first layers, fed with tokens: keeps vocabulary and embedding.
+    Tokens,
+    /// Fed with rows, not last: no vocabulary to speak of. Also the first stage, where rows are a plain lookup.
+    Rows,
+    /// The last layers, fed with rows: keeps vocabulary and head.
+    Last,
+}
+
+impl SliceKind {
+    fn of(input: Input, range: LayerRange, n_layer: u32) -> Self {
+        match (range.start() == 0, range.end() == n_layer) {
+            (true, true) => Self::Whole,
+            (true, false) if input == Input::Tokens => Self::Tokens,
+            (_, false) => Self::Rows,
+            (false, true) => Self::Last,
+        }
+    }
+
+    /// Whether hidden rows go in (`llama_batch.embd`), not tokens.
+    pub fn takes_rows(self) -> bool {
+        matches!(self, Self::Rows | Self::Last)
+    }
+
+    /// Whether logits come out, not rows.
+    pub fn has_head(self) -> bool {
+        matches!(self, Self::Whole | Self::Last)
+    }
+}
+
+/// Where the bytes of a part come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bytes {
+    /// All bytes of tensor number `tensor` of the source's header.
+    Source {
+        /// Its index.
+        tensor: usize,
+    },
+    /// Zeros, left as a hole in the file.
+    Hole,
+}
+
+/// The bytes of one tensor in a slice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The tensor's name in the slice.
+    pub name: String,
+    /// Bytes from the start of the slice's file.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Where they come from.
+    pub bytes: Bytes,
+}
+
+impl Part {
+    /// Number of chunks (of [`CHUNK_BYTES`], the last may be shorter) that it is copied in; 0 for a hole.
+    pub fn chunks(&self) -> u64 {
+        match self.bytes {
+            Bytes::Source { .. } => self.len.div_ceil(CHUNK_BYTES),
+            Bytes::Hole => 0,
+        }
+    }
+}
+
+/// How a slice is made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlicePlan {
+    range: LayerRange,
+    kind: SliceKind,
+    boundary: Boundary,
+    header: Vec<u8>,
+    parts: Vec<Part>,
+    file_len: u64,
+    weight_bytes: u64,
+}
+
+impl SlicePlan {
+    /// Plans the slice that holds `range` of the model with this header.
+    ///
+    /// # Errors
+    /// Where the header is unusable, the family cannot be split, or the range is not one that it can be cut into.
+    pub fn new(header: &Header, range: LayerRange) -> Result<Self, Error> {
+        let info = ModelInfo::of(header)?;
+        let family = Family::of(header)?;
+        family.check_range(range, info.n_layer)?;
+        let cut = Cut::new(&info, family, range);
+        check_tensors(header, &info, cut)?;
+
+        let metadata = metadata::cut(header, family, &info, cut)?;
+        let (tensors, sources) = cut_tensors(header, &info, cut)?;
+        let sliced = Header::build(metadata, tensors)?;
+        let parts: Vec<Part> = sliced
+            .tensors()
+            .iter()
+            .zip(sources)
+            .map(|(tensor, bytes)| Part {
+                name: tensor.name().to_owned(),
+                offset: sliced.data_offset() + tensor.offset(),
+                len: tensor.n_bytes(),
+                bytes,
+            })
+            .collect();
+        let copied = parts.iter().filter(|part| part.bytes != Bytes::Hole);
+        Ok(Self {
+            range,
+            kind: cut.kind,
+            boundary: family.boundary(cut.layers()),
+            weight_bytes: copied.map(|part| part.len).sum(),
+            file_len: sliced.data_offset() + sliced.data_len(),
+            header: sliced.to_bytes(),
+            parts,
+        })
+    }
+
+    /// The layers of the source that it holds.
+    pub fn range(&self) -> LayerRange {
+        self.range
+    }
+
+    /// What the stage is fed with, and whether it has the head.
+    pub fn kind(&self) -> SliceKind {
+        self.kind
+    }
+
+    /// The names of the tensors at its boundaries; `tap` says nothing where the slice has the head.
+    pub fn boundary(&self) -> &Boundary {
+        &self.boundary
+    }
+
+    /// The slice's own header: its file up to the first tensor.
+    pub fn header(&self) -> &[u8] {
+        &self.header
+    }
+
+    /// Its tensors, in the order of the file.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// Length of its file in bytes, holes included.
+    pub fn file_len(&self) -> u64 {
+        self.file_len
+    }
+
+    /// Bytes that come from the source: what a worker fetches, and about what the stage takes in memory.
+    pub fn weight_bytes(&self) -> u64 {
+        self.weight_bytes
+    }
+
+    /// Writes the slice to `target`, in whole or not at all: a file of another name is renamed when it is complete.
+    /// Holds one chunk in memory at a time. `source` has to be the one whose header was planned for.
+    ///
+    /// # Errors
+    /// Where a file cannot be read or written, or `watch` cancels.
+    pub fn write(&self, source: &Source, target: &Path, watch: Watch<'_>) -> Result<(), Error> {
+        let mut writer = SliceWriter::create(self, target)?;
+        let mut buffer = vec![0u8; CHUNK_BYTES.min(self.weight_bytes) as usize];
+        let mut done = 0;
+        for (index, part) in self.parts.iter().enumerate() {
+            let Bytes::Source { tensor } = part.bytes else { continue };
+            for chunk in 0..part.chunks() {
+                let offset = chunk * CHUNK_BYTES;
+                let len = CHUNK_BYTES.min(part.len - offset);
+                let bytes = &mut buffer[..len as usize];
+                source.read(tensor, offset, bytes)?;
+                writer.write_chunk(index, chunk, bytes)?;
+                done += len;
+                if watch(Progress { done, total: self.weight_bytes }).is_break() {
+                    return Err(Error::Cancelled);
+                }
+            }
+        }
+        source.check_unchanged()?;
+        writer.finish()
+    }
+}
+
+/// Names a slice by its content: the source's manifest digest, the range, and the slicer's version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SliceId(pub Digest);
+
+impl SliceId {
+    /// The id of layers `range` of the source whose manifest has the digest `source`.
+    pub fn new(source: Digest, range: LayerRange) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(b"mesh-node slice\0");
+        hash.update(source.0);
+        hash.update(range.start().to_le_bytes());
+        hash.update(range.end().to_le_bytes());
+        hash.update(SLICER_VERSION.to_le_bytes());
+        Self(Digest(hash.finalize().into()))
+    }
+}
+
+impl fmt::Display for SliceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Where the first stage's node finds the rows of the token embedding, and how it makes hidden rows of them: the row of
+/// a token, dequantised to f32, times `factor`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EmbeddingSource {
+    /// The file.
+    pub path: PathBuf,
+    /// Absolute offset of row 0.
+    pub offset: u64,
+    /// Type of the stored values.
+    pub ggml_type: GgmlType,
+    /// Values in a row.
+    pub n_embd: u32,
+    /// Rows.
+    pub n_vocab: u32,
+    /// Bytes of a stored row.
+    pub row_bytes: u64,
+    /// What the values are multiplied with.
+    pub factor: f32,
+}
+
+impl EmbeddingSource {
+    /// The embedding of `source`; `None` where its family's rows are not a plain lookup, and its first stage takes
+    /// tokens.
+    ///
+    /// # Errors
+    /// Where the header is unusable, or the family is unknown or cannot be split.
+    pub fn of(source: &Source) -> Result<Option<Self>, Error> {
+        let info = ModelInfo::of(source.header())?;
+        let Some(factor) = Family::of(source.header())?.embedding_factor(info.n_embd) else { return Ok(None) };
+        let (index, tensor) = embedding(source.header(), &info)?;
+        let place = source.place(index).zip(tensor.ggml_type().row_bytes(info.n_embd.into()));
+        let ((path, offset), row_bytes) =
+            place.ok_or_else(|| HeaderError::tensor(tensor.name(), TensorFault::Missing))?;
+        Ok(Some(Self {
+            path: path.to_owned(),
+            offset,
+            ggml_type: tensor.ggml_type(),
+            n_embd: info.n_embd,
+            n_vocab: info.n_vocab,
+            row_bytes,
+            factor,
+        }))
+    }
+}
+
+/// A range of layers of a particular model.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    kind: SliceKind,
+    start: u32,
+    /// One past the last layer; for the last stage that includes the layers that predict further tokens.
+    end: u32,
+}
+
+impl Cut {
+    fn new(info: &ModelInfo, family: &Family, range: LayerRange) -> Self {
+        let kind = SliceKind::of(family.input, range, info.n_layer);
+        let end = if kind.has_head() { info.n_layer_all() } else { range.end() };
+        Self { kind, start: range.start(), end }
+    }
+
+    fn layers(self) -> u32 {
+        self.end - self.start
+    }
+
+    fn contains(self, layer: u32) -> bool {
+        (self.start..self.end).contains(&layer)
+    }
+}
+
+/// The embedding, if its shape is what the metadata says.
+fn embedding<'a>(header: &'a Header, info: &ModelInfo) -> Result<(usize, &'a TensorInfo), HeaderError> {
+    let name = "token_embd.weight";
+    let found = header.tensor(name).ok_or_else(|| HeaderError::tensor(name, TensorFault::Missing))?;
+    let expected = [u64::from(info.n_embd), u64::from(info.n_vocab)];
+    if found.1.dims() != expected {
+        let why = TensorFault::Mismatch { found: found.1.dims().to_vec(), expected: expected.to_vec() };
+        return Err(HeaderError::tensor(name, why));
+    }
+    Ok(found)
+}
+
+/// Checks what the loader would otherwise find out by failing.
+fn check_tensors(header: &Header, info: &ModelInfo, cut: Cut) -> Result<(), HeaderError> {
+    embedding(header, info)?;
+    let mut seen = vec![false; info.n_layer_all() as usize];
+    for (layer, _) in header.tensors().iter().filter_map(|tensor| layer_of(tensor.name())) {
+        if let Some(seen) = seen.get_mut(layer as usize) {
+            *seen = true;
+        }
+    }
+    match (cut.start..cut.end).find(|layer| !seen[*layer as usize]) {
+        Some(layer) => Err(HeaderError::tensor(&format!("blk.{layer}.*"), TensorFault::Missing)),
+        None => Ok(()),
+    }
+}
+
+/// The slice's tensors, and where the bytes of each come from.
+fn cut_tensors(header: &Header, info: &ModelInfo, cut: Cut) -> Result<(Vec<TensorInfo>, Vec<Bytes>), HeaderError> {
+    let untied = header.tensor("output.weight").is_some();
+    let (mut tensors, mut sources) = (Vec::new(), Vec::new());
+    for (index, tensor) in header.tensors().iter().enumerate() {
+        let (sliced, bytes) = match (tensor.name(), cut.kind) {
+            ("token_embd.weight" | "output.weight" | "output.bias", SliceKind::Rows) => (shrunk(tensor)?, Bytes::Hole),
+            ("token_embd.weight", SliceKind::Last) if untied => (tensor.clone(), Bytes::Hole),
+            ("output.weight" | "output.bias", SliceKind::Tokens) => (tensor.clone(), Bytes::Hole),
+            (name, _) => match layer_of(name) {
+                Some((layer, _)) if !cut.contains(layer) => continue,
+                Some((layer, rest)) => {
+                    let name = format!("blk.{}.{rest}", layer - cut.start);
+                    let renamed = TensorInfo::new(&name, tensor.dims(), tensor.ggml_type())?;
+                    (renamed, Bytes::Source { tensor: index })
+                }
+                None => (tensor.clone(), Bytes::Source { tensor: index }),
+            },
+        };
+        check_vocabulary(&sliced, info, cut.kind)?;
+        tensors.push(sliced);
+        sources.push(bytes);
+    }
+    Ok((tensors, sources))
+}
+
+/// The stand-in for a tensor whose last dimension is the vocabulary.
+fn shrunk(tensor: &TensorInfo) -> Result<TensorInfo, HeaderError> {
+    let mut dims = tensor.dims().to_vec();
+    if let Some(last) = dims.last_mut() {
+        *last = SMALL_VOCABULARY.into();
+    }
+    TensorInfo::new(tensor.name(), &dims, GgmlType::F32)
+}
+
+/// A stage with a small vocabulary cannot keep a tensor over the large one: the loader would refuse its shape.
+fn check_vocabulary(tensor: &TensorInfo, info: &ModelInfo, kind: SliceKind) -> Result<(), HeaderError> {
+    let vocabulary = u64::from(info.n_vocab);
+    let global = layer_of(tensor.name()).is_none();
+    // A vocabulary as small as the row is wide tells nothing.
+    let distinct = info.n_vocab != info.n_embd;
+    if kind == SliceKind::Rows && global && distinct && tensor.dims().last() == Some(&vocabulary) {
+        let expected = vec![u64::from(SMALL_VOCABULARY)];
+        let why = TensorFault::Mismatch { found: tensor.dims().to_vec(), expected };
+        return Err(HeaderError::tensor(tensor.name(), why));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
