@@ -1,0 +1,572 @@
+//! The decoding context of one stage: its KV cache, one decode at a time, and what comes out of it.
+//!
+//! The cache is unified (all sequences share one pool of cells) and a micro-batch is never divided, so rows leave in the
+//! order in which they came in. A stage that is not the last names a tensor to *tap*: it is copied out of the graph and
+//! the rest of the graph, the head, is cancelled. A stage whose family treats its input specially names a tensor to
+//! *inject*: it is overwritten by the rows that came in. Both are done by [`probe`].
+
+mod probe;
+
+use std::ptr::NonNull;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use llama_cpp_sys_2 as sys;
+use serde::{Deserialize, Serialize};
+
+use self::probe::Probe;
+use crate::log;
+use crate::model::Model;
+
+pub use self::probe::ProbeFault;
+
+/// How a context is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContextParams {
+    /// Cells of the KV cache, over all sequences.
+    pub n_cells: u32,
+    /// Sequences that may be held at the same time; at most 256.
+    pub n_seq: u32,
+    /// Most tokens in one decode.
+    pub n_batch: u32,
+    /// Most tokens of one decode that may be marked as output. Memory: `n_vocab` floats each, twice.
+    pub n_outputs: u32,
+    /// Threads that compute.
+    pub threads: u32,
+    /// Type of the cached keys and values.
+    pub kv_type: KvType,
+    /// Fused attention.
+    pub flash_attention: FlashAttention,
+    /// Tensor to copy out; the graph is cancelled behind it.
+    pub tap: Option<String>,
+    /// Tensor to overwrite with the rows that came in.
+    pub inject: Option<String>,
+}
+
+/// Type of cached keys and values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KvType {
+    /// 32 bits.
+    F32,
+    /// 16 bits; the default.
+    #[default]
+    F16,
+    /// 16 bits, with the range of 32.
+    Bf16,
+    /// 8.5 bits.
+    Q8_0,
+    /// 6 bits.
+    Q5_1,
+    /// 5.5 bits.
+    Q5_0,
+    /// 5 bits.
+    Q4_1,
+    /// 4.5 bits.
+    Q4_0,
+    /// 4.5 bits, non-linear.
+    #[serde(rename = "iq4_nl")]
+    Iq4Nl,
+}
+
+const KV_TYPES: [(KvType, &str, sys::ggml_type); 9] = [
+    (KvType::F32, "f32", sys::GGML_TYPE_F32),
+    (KvType::F16, "f16", sys::GGML_TYPE_F16),
+    (KvType::Bf16, "bf16", sys::GGML_TYPE_BF16),
+    (KvType::Q8_0, "q8_0", sys::GGML_TYPE_Q8_0),
+    (KvType::Q5_1, "q5_1", sys::GGML_TYPE_Q5_1),
+    (KvType::Q5_0, "q5_0", sys::GGML_TYPE_Q5_0),
+    (KvType::Q4_1, "q4_1", sys::GGML_TYPE_Q4_1),
+    (KvType::Q4_0, "q4_0", sys::GGML_TYPE_Q4_0),
+    (KvType::Iq4Nl, "iq4_nl", sys::GGML_TYPE_IQ4_NL),
+];
+
+impl KvType {
+    /// The name in settings.
+    pub fn name(self) -> &'static str {
+        self.entry().1
+    }
+
+    fn ggml_type(self) -> sys::ggml_type {
+        self.entry().2
+    }
+
+    fn entry(self) -> &'static (Self, &'static str, sys::ggml_type) {
+        KV_TYPES.iter().find(|(kind, ..)| *kind == self).unwrap_or(&KV_TYPES[1])
+    }
+}
+
+impl FromStr for KvType {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = KV_TYPES.iter().find(|(_, name, _)| name.eq_ignore_ascii_case(text));
+        found.map(|(kind, ..)| *kind).ok_or_else(|| {
+            let names: Vec<_> = KV_TYPES.iter().map(|(_, name, _)| *name).collect();
+            format!("`{text}` is no type for the KV cache; there are: {}", names.join(", "))
+        })
+    }
+}
+
+/// Whether attention is computed in one fused step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FlashAttention {
+    /// Where the back end can.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+    /// Always; an error where the back end cannot.
+    On,
+}
+
+impl FlashAttention {
+    fn raw(self) -> sys::llama_flash_attn_type {
+        match self {
+            Self::Auto => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
+            Self::Off => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
+            Self::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
+        }
+    }
+}
+
+/// Ends a running decode from another thread. Cheap to clone; stays raised until it is replaced.
+///
+/// The CPU back end looks at it after every operation, others only between decodes.
+#[derive(Clone, Debug, Default)]
+pub struct AbortHandle {
+    raised: Arc<AtomicBool>,
+}
+
+impl AbortHandle {
+    /// A handle that is not raised.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Ends the running decode of the context that has this handle, and every later one.
+    pub fn abort(&self) {
+        self.raised.store(true, Ordering::Release);
+    }
+
+    /// Whether [`AbortHandle::abort`] was called.
+    pub fn is_aborted(&self) -> bool {
+        self.raised.load(Ordering::Acquire)
+    }
+}
+
+/// What goes into a decode.
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// Token ids, one per place.
+    Tokens(&'a [i32]),
+    /// Hidden rows: row-major `[places, n_embd]`.
+    Rows(&'a [f32]),
+}
+
+/// Where one token of a decode belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Position in its sequence.
+    pub pos: u32,
+    /// Its sequence.
+    pub seq: u32,
+    /// Whether its output row is wanted. A tapped stage marks all.
+    pub output: bool,
+}
+
+/// One decode.
+#[derive(Clone, Copy, Debug)]
+pub struct DecodeInput<'a> {
+    /// Tokens or rows.
+    pub input: Input<'a>,
+    /// One place per token; those of one sequence ascending.
+    pub places: &'a [Place],
+}
+
+/// Why there is no context.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ContextError {
+    /// A parameter is out of range.
+    #[error("{0}")]
+    Invalid(String),
+    /// llama.cpp did not make one; mostly for lack of memory.
+    #[error("llama.cpp could not make a context: {log}")]
+    Refused {
+        /// Its error lines.
+        log: String,
+    },
+}
+
+/// Why a decode gave nothing. The positions of its places are not in the cache afterwards.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The input does not fit this context.
+    #[error("invalid decode: {0}")]
+    Invalid(String),
+    /// All cells are taken.
+    #[error("the KV cache has no room for {tokens} tokens")]
+    NoRoom {
+        /// Tokens of this decode.
+        tokens: usize,
+    },
+    /// llama.cpp found the batch inconsistent, mostly a gap in a sequence.
+    #[error("llama.cpp rejected the batch: {log}")]
+    Rejected {
+        /// Its error lines.
+        log: String,
+    },
+    /// An [`AbortHandle`] was raised.
+    #[error("the decode was aborted")]
+    Aborted,
+    /// The computation failed.
+    #[error("llama.cpp failed with code {code}: {log}")]
+    Failed {
+        /// What `llama_decode` returned.
+        code: i32,
+        /// Its error lines.
+        log: String,
+    },
+    /// The tap or the injection did not work out.
+    #[error(transparent)]
+    Probe(#[from] ProbeFault),
+}
+
+/// A context: the KV cache of a stage and the means to decode with it.
+#[derive(Debug)]
+pub struct Context {
+    raw: NonNull<sys::llama_context>,
+    /// llama.cpp holds this pointer; freed after `raw`.
+    probe: NonNull<Probe>,
+    /// llama.cpp holds a pointer to the flag within; replaced only by [`Context::set_abort`].
+    abort: AbortHandle,
+    params: ContextParams,
+    scratch: Scratch,
+    /// Of the last decode: whether place i was an output.
+    outputs: Vec<bool>,
+    model: Model,
+}
+
+/// The arrays of a `llama_batch`, reused between decodes.
+#[derive(Debug, Default)]
+struct Scratch {
+    pos: Vec<i32>,
+    n_seq_id: Vec<i32>,
+    seq: Vec<i32>,
+    seq_id: Vec<*mut i32>,
+    output: Vec<i8>,
+    padded: Vec<f32>,
+}
+
+// SAFETY: a llama_context may be used from any thread, one at a time, which `&mut self` ensures; the raw pointers in
+// `scratch` point into itself and are made anew in every decode; `probe` is owned.
+unsafe impl Send for Context {}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: `raw` came from llama_init_from_model and is freed once, before the model (a field, dropped later)
+        // and before the probe that it points to, which came from Box::into_raw.
+        unsafe {
+            sys::llama_free(self.raw.as_ptr());
+            drop(Box::from_raw(self.probe.as_ptr()));
+        }
+    }
+}
+
+impl Context {
+    /// Makes a context with an empty cache. Allocates the whole cache now.
+    ///
+    /// # Errors
+    /// [`ContextError`].
+    pub fn new(model: &Model, params: ContextParams) -> Result<Self, ContextError> {
+        check_params(model, &params)?;
+        let abort = AbortHandle::new();
+        let probe = Box::new(Probe::new(params.tap.as_deref(), params.inject.as_deref(), model.n_embd()));
+        let has_probe = params.tap.is_some() || params.inject.is_some();
+        let probe = NonNull::from(Box::leak(probe));
+        // SAFETY: returns a struct by value.
+        let mut raw = unsafe { sys::llama_context_default_params() };
+        raw.n_ctx = params.n_cells;
+        raw.n_batch = params.n_batch;
+        raw.n_ubatch = params.n_batch;
+        raw.n_seq_max = params.n_seq;
+        // llama.cpp asserts that its output buffer, at least one row per sequence, is within this limit.
+        raw.n_outputs_max = params.n_outputs.max(params.n_seq);
+        raw.n_threads = i32::try_from(params.threads).unwrap_or(i32::MAX);
+        raw.n_threads_batch = raw.n_threads;
+        raw.flash_attn_type = params.flash_attention.raw();
+        raw.type_k = params.kv_type.ggml_type();
+        raw.type_v = params.kv_type.ggml_type();
+        raw.kv_unified = true;
+        raw.swa_full = true;
+        raw.no_perf = true;
+        raw.abort_callback = Some(probe::on_abort_check);
+        raw.abort_callback_data = Arc::as_ptr(&abort.raised).cast_mut().cast();
+        if has_probe {
+            raw.cb_eval = Some(probe::on_eval);
+            raw.cb_eval_user_data = probe.as_ptr().cast();
+        }
+        let (context, log) = {
+            let _one_at_a_time = model.init_lock().lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            // SAFETY: the model is live and this struct keeps it so; the callbacks' data live until after llama_free.
+            log::capture(|| unsafe { sys::llama_init_from_model(model.raw(), raw) })
+        };
+        let Some(context) = NonNull::new(context) else {
+            // SAFETY: nothing else points to the probe: llama.cpp made no context.
+            drop(unsafe { Box::from_raw(probe.as_ptr()) });
+            return Err(ContextError::Refused { log });
+        };
+        let (scratch, outputs) = (Scratch::default(), Vec::new());
+        Ok(Self { raw: context, probe, abort, params, scratch, outputs, model: model.clone() })
+    }
+
+    /// Its parameters.
+    pub fn params(&self) -> &ContextParams {
+        &self.params
+    }
+
+    /// Its model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Puts `handle` in the place of the one before, which has no effect any more.
+    pub fn set_abort(&mut self, handle: AbortHandle) {
+        let data = Arc::as_ptr(&handle.raised).cast_mut().cast();
+        // SAFETY: no decode runs (`&mut self`); the flag lives as long as `self.abort`, which is replaced below.
+        unsafe { sys::llama_set_abort_callback(self.raw.as_ptr(), Some(probe::on_abort_check), data) };
+        self.abort = handle;
+    }
+
+    /// Computes one micro-batch: its positions enter the cache, and rows or logits can be read.
+    ///
+    /// # Errors
+    /// [`DecodeError`]; the cache is then as if the batch's positions had never come.
+    pub fn decode(&mut self, input: &DecodeInput<'_>) -> Result<(), DecodeError> {
+        self.outputs.clear();
+        self.check(input)?;
+        if self.abort.is_aborted() {
+            return Err(DecodeError::Aborted);
+        }
+        let batch = self.fill(input);
+        self.arm_probe(input);
+        // SAFETY: the context is live; the batch's arrays are in `scratch` and in `input`, both alive and unchanged over
+        // the call, with the lengths that `check` and `fill` ensured.
+        let (code, log) = log::capture(|| unsafe { sys::llama_decode(self.raw.as_ptr(), batch) });
+        let result = match code {
+            0 => self.probe_fault(),
+            1 => Err(DecodeError::NoRoom { tokens: input.places.len() }),
+            2 => Err(DecodeError::Aborted),
+            -1 => Err(DecodeError::Rejected { log }),
+            code => Err(DecodeError::Failed { code, log }),
+        };
+        match &result {
+            Ok(()) => self.outputs.extend(input.places.iter().map(|place| place.output)),
+            // Nothing entered the cache, and what is there from these positions on is older than this batch.
+            Err(DecodeError::Rejected { .. } | DecodeError::NoRoom { .. }) => {}
+            Err(_) => self.forget(input.places),
+        }
+        result
+    }
+
+    /// The tapped rows of the last decode, `[places, n_embd]`. Empty without a tap.
+    pub fn take_rows(&mut self) -> Vec<f32> {
+        // SAFETY: no decode runs, so llama.cpp does not use the probe.
+        std::mem::take(unsafe { &mut self.probe.as_mut().rows })
+    }
+
+    /// The raw logits (`n_vocab`) of place `index` of the last decode; `None` where it was not marked as output.
+    pub fn logits(&mut self, index: usize) -> Option<&[f32]> {
+        if self.params.tap.is_some() || !*self.outputs.get(index)? {
+            return None;
+        }
+        let index = i32::try_from(index).ok()?;
+        // SAFETY: the context is live and place `index` of the last decode was an output.
+        let logits = unsafe { sys::llama_get_logits_ith(self.raw.as_ptr(), index) };
+        let n_vocab = self.model.n_vocab() as usize;
+        // SAFETY: not null means a row of n_vocab floats, valid until the next decode, which needs `&mut self`.
+        NonNull::new(logits).map(|logits| unsafe { std::slice::from_raw_parts(logits.as_ptr(), n_vocab) })
+    }
+
+    /// Forgets the positions `from..` of `seq`. False where a part of a sequence cannot be removed (recurrent layers);
+    /// nothing is changed then.
+    #[must_use]
+    pub fn truncate(&mut self, seq: u32, from: u32) -> bool {
+        let (Some(seq), Ok(from)) = (self.seq_id(seq), i32::try_from(from)) else { return true };
+        // SAFETY: the memory belongs to the live context, and `seq` is one of its sequences.
+        unsafe { sys::llama_memory_seq_rm(self.memory(), seq, from, -1) }
+    }
+
+    /// Forgets all of `seq`.
+    pub fn clear_seq(&mut self, seq: u32) {
+        if let Some(seq) = self.seq_id(seq) {
+            // SAFETY: as in `truncate`; removing a whole sequence never fails.
+            unsafe { sys::llama_memory_seq_rm(self.memory(), seq, -1, -1) };
+        }
+    }
+
+    /// Shares the positions `..len` of `from` with `to`. No data is copied: both then use the same cells. With
+    /// recurrent layers the whole state is copied, whatever `len` says.
+    pub fn copy_seq(&mut self, from: u32, to: u32, len: u32) {
+        if let (Some(from), Some(to), Ok(len)) = (self.seq_id(from), self.seq_id(to), i32::try_from(len))
+            && from != to
+            && len > 0
+        {
+            // SAFETY: as in `truncate`; a part of a sequence may be copied because the cache is unified.
+            unsafe { sys::llama_memory_seq_cp(self.memory(), from, to, 0, len) };
+        }
+    }
+
+    /// Forgets all sequences.
+    pub fn clear(&mut self) {
+        // SAFETY: the memory belongs to the live context.
+        unsafe { sys::llama_memory_clear(self.memory(), false) };
+    }
+
+    /// Positions held by `seq`: one more than the largest.
+    pub fn seq_len(&self, seq: u32) -> u32 {
+        let Some(seq) = self.seq_id(seq) else { return 0 };
+        // SAFETY: as in `truncate`.
+        u32::try_from(unsafe { sys::llama_memory_seq_pos_max(self.memory(), seq) } + 1).unwrap_or(0)
+    }
+
+    fn memory(&self) -> sys::llama_memory_t {
+        // SAFETY: the context is live.
+        unsafe { sys::llama_get_memory(self.raw.as_ptr()) }
+    }
+
+    fn seq_id(&self, seq: u32) -> Option<i32> {
+        (seq < self.params.n_seq).then(|| i32::try_from(seq).ok()).flatten()
+    }
+
+    fn check(&self, input: &DecodeInput<'_>) -> Result<(), DecodeError> {
+        let invalid = |what: String| Err(DecodeError::Invalid(what));
+        let n = input.places.len();
+        if n == 0 || n > self.params.n_batch as usize {
+            return invalid(format!("{n} tokens where at most {} fit", self.params.n_batch));
+        }
+        if let Some(place) = input.places.iter().find(|p| p.seq >= self.params.n_seq || p.pos >= i32::MAX as u32) {
+            return invalid(format!("position {} of sequence {}", place.pos, place.seq));
+        }
+        let outputs = input.places.iter().filter(|place| place.output).count();
+        if outputs > self.params.n_outputs as usize {
+            return invalid(format!("{outputs} output rows where at most {} fit", self.params.n_outputs));
+        }
+        if self.params.tap.is_some() && outputs != n {
+            return invalid("a tapped stage needs every row as output".to_owned());
+        }
+        match input.input {
+            Input::Tokens(tokens) if tokens.len() != n => invalid(format!("{} tokens for {n} places", tokens.len())),
+            Input::Tokens(tokens) => match tokens.iter().find(|token| !self.is_token(**token)) {
+                Some(token) => invalid(format!("token {token} is not in the vocabulary")),
+                None => Ok(()),
+            },
+            Input::Rows(rows) if rows.len() != n * self.model.n_embd() as usize => {
+                invalid(format!("{} values for {n} rows of {}", rows.len(), self.model.n_embd()))
+            }
+            Input::Rows(_) => Ok(()),
+        }
+    }
+
+    fn is_token(&self, token: i32) -> bool {
+        u32::try_from(token).is_ok_and(|id| id < self.model.n_vocab())
+    }
+
+    /// The batch as C sees it: pointers into `scratch` and `input`.
+    fn fill(&mut self, input: &DecodeInput<'_>) -> sys::llama_batch {
+        let n = input.places.len();
+        let scratch = &mut self.scratch;
+        scratch.pos.clear();
+        scratch.pos.extend(input.places.iter().map(|place| place.pos as i32));
+        if let Input::Rows(_) = input.input {
+            // M-RoPE rows carry four positions, section by section; in text the first three are equal, the last is 0.
+            for section in 1..self.model.positions_per_row() {
+                let value = |place: &Place| if section == 3 { 0 } else { place.pos as i32 };
+                scratch.pos.extend(input.places.iter().map(value));
+            }
+        }
+        scratch.seq.clear();
+        scratch.seq.extend(input.places.iter().map(|place| place.seq as i32));
+        scratch.seq_id.clear();
+        scratch.seq_id.extend(scratch.seq.iter_mut().map(std::ptr::from_mut));
+        scratch.n_seq_id.clear();
+        scratch.n_seq_id.resize(n, 1);
+        scratch.output.clear();
+        scratch.output.extend(input.places.iter().map(|place| i8::from(place.output)));
+        let (token, embd) = match input.input {
+            Input::Tokens(tokens) => (tokens.as_ptr().cast_mut(), std::ptr::null_mut()),
+            Input::Rows(rows) => (std::ptr::null_mut(), scratch.pad_rows(rows, &self.model).as_ptr().cast_mut()),
+        };
+        sys::llama_batch {
+            n_tokens: n as i32,
+            token,
+            embd,
+            pos: scratch.pos.as_mut_ptr(),
+            n_seq_id: scratch.n_seq_id.as_mut_ptr(),
+            seq_id: scratch.seq_id.as_mut_ptr(),
+            logits: scratch.output.as_mut_ptr(),
+        }
+    }
+
+    fn arm_probe(&mut self, input: &DecodeInput<'_>) {
+        let rows = match input.input {
+            Input::Rows(rows) => rows,
+            Input::Tokens(_) => &[],
+        };
+        // SAFETY: no decode runs, so llama.cpp does not use the probe. The pointer to the rows that it keeps is used
+        // only within the decode that follows, over which `input` lives.
+        unsafe { self.probe.as_mut() }.arm(rows, input.places.len());
+    }
+
+    fn probe_fault(&mut self) -> Result<(), DecodeError> {
+        // SAFETY: no decode runs, so llama.cpp does not use the probe.
+        Ok(unsafe { self.probe.as_mut() }.verdict()?)
+    }
+
+    /// Removes the positions of `places`, and behind them, from their sequences.
+    fn forget(&mut self, places: &[Place]) {
+        for (i, place) in places.iter().enumerate() {
+            let is_first_of_its_sequence = places[..i].iter().all(|earlier| earlier.seq != place.seq);
+            if is_first_of_its_sequence && !self.truncate(place.seq, place.pos) {
+                self.clear_seq(place.seq);
+            }
+        }
+    }
+}
+
+impl Scratch {
+    /// Rows as wide as the model's input: the same slice where that is the width of a hidden row.
+    fn pad_rows<'a>(&'a mut self, rows: &'a [f32], model: &Model) -> &'a [f32] {
+        let (width, wanted) = (model.n_embd() as usize, model.n_embd_inp() as usize);
+        if wanted <= width || width == 0 {
+            return rows;
+        }
+        self.padded.clear();
+        for row in rows.chunks_exact(width) {
+            self.padded.extend_from_slice(row);
+            self.padded.resize(self.padded.len() + wanted - width, 0.0);
+        }
+        &self.padded
+    }
+}
+
+fn check_params(model: &Model, params: &ContextParams) -> Result<(), ContextError> {
+    let invalid = |what: &str| Err(ContextError::Invalid(what.to_owned()));
+    if model.is_vocab_only() {
+        return invalid("only the vocabulary of this model was loaded");
+    }
+    let max = crate::Backend::init().max_sequences();
+    if params.n_seq == 0 || params.n_seq > max {
+        return Err(ContextError::Invalid(format!("{} sequences where 1 to {max} are possible", params.n_seq)));
+    }
+    if params.n_batch == 0 || params.n_cells == 0 || params.threads == 0 || params.n_outputs == 0 {
+        return invalid("cells, batch, outputs and threads must be at least 1");
+    }
+    let names = [&params.tap, &params.inject];
+    if names.into_iter().flatten().any(|name| name.is_empty() || name.len() >= probe::MAX_NAME) {
+        return invalid("a tensor name has 1 to 63 bytes");
+    }
+    Ok(())
+}
