@@ -190,6 +190,35 @@ impl MicroBatch {
     }
 }
 
+impl StepResult {
+    /// Checks what a caller relies on in the answer of a stage that is not trusted: slots, positions, tokens and sizes.
+    ///
+    /// # Errors
+    /// [`StageError::InvalidFrame`] names the first violation.
+    pub fn check(&self, spec: &StageSpec) -> Result<(), StageError> {
+        let bad = |what: String| Err(StageError::InvalidFrame(what));
+        let mut seen = vec![false; spec.n_seq as usize];
+        for output in &self.outputs {
+            match seen.get_mut(output.seq.0 as usize) {
+                None => return bad(format!("a result for sequence {} of {}", output.seq.0, spec.n_seq)),
+                Some(true) => return bad(format!("two results for sequence {}", output.seq.0)),
+                Some(slot) => *slot = true,
+            }
+            if output.position > spec.n_ctx {
+                return bad(format!("a result at position {} in a context of {}", output.position, spec.n_ctx));
+            }
+            if let Some(token) = output.token.filter(|token| token.0 < 0 || token.0 as u32 >= spec.n_vocab) {
+                return bad(format!("token {} of a vocabulary of {}", token.0, spec.n_vocab));
+            }
+            let logits = output.logits.as_ref().map_or(0, Vec::len);
+            if logits % spec.n_vocab as usize != 0 {
+                return bad(format!("{logits} logits with a vocabulary of {}", spec.n_vocab));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Command {
     /// Checks slots and lengths against `spec`.
     ///

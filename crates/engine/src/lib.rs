@@ -10,9 +10,13 @@
 //! Start with [`stage::Stage`], then [`frame::Frame`].
 #![forbid(unsafe_code)]
 
+pub mod chain;
+pub mod child;
+pub mod codec;
 pub mod error;
 pub mod frame;
 pub mod generator;
+pub mod scripted;
 pub mod stage;
 
 pub use error::StageError;

@@ -7,9 +7,25 @@ use serde::{Deserialize, Serialize};
 
 /// Layers `start..end` of a model (half-open, zero-based, never empty). People write and read it inclusively: `0-9`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Ends")]
 pub struct LayerRange {
     start: u32,
     end: u32,
+}
+
+/// What a [`LayerRange`] is read from: never trusted to be one.
+#[derive(Deserialize)]
+struct Ends {
+    start: u32,
+    end: u32,
+}
+
+impl TryFrom<Ends> for LayerRange {
+    type Error = &'static str;
+
+    fn try_from(ends: Ends) -> Result<Self, Self::Error> {
+        Self::new(ends.start, ends.end).ok_or("an empty layer range")
+    }
 }
 
 impl LayerRange {
