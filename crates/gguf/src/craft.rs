@@ -51,7 +51,7 @@ impl Craft {
         self
     }
 
-    /// A sound f32 tensor with data of its own.
+    /// A sound f32 tensor (padded to the default alignment) with data of its own.
     pub(crate) fn f32s(mut self, name: &str, dims: &[u64]) -> Self {
         let n: u64 = dims.iter().product();
         let offset = self.data.len() as u64;
@@ -76,6 +76,26 @@ impl Craft {
             out.extend(offset.to_le_bytes());
         }
         out
+    }
+
+    /// Shard number `number` of `count`, with the tensors `range`; only the first one has the model's keys.
+    pub(crate) fn shard(&self, range: std::ops::Range<usize>, number: u16, count: u16) -> Self {
+        let mut shard = Self { keys: if number == 0 { self.keys.clone() } else { Vec::new() }, ..Self::default() };
+        for (name, dims, ggml_type, offset) in &self.tensors[range] {
+            let len = dims.iter().product::<u64>().next_multiple_of(8) * 4;
+            shard.tensors.push((name.clone(), dims.clone(), *ggml_type, shard.data.len() as u64));
+            shard.data.extend(&self.data[*offset as usize..(*offset + len) as usize]);
+        }
+        shard.key("split.no", 2, &number.to_le_bytes()).key("split.count", 2, &count.to_le_bytes()).key(
+            "split.tensors.count",
+            5,
+            &(self.tensors.len() as i32).to_le_bytes(),
+        )
+    }
+
+    /// How many tensors it has.
+    pub(crate) fn tensors(&self) -> usize {
+        self.tensors.len()
     }
 
     /// The whole file.
