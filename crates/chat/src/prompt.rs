@@ -193,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    const CONTROL: [&str; 3] = ["<|im_start|>", "<|im_end|>", "|><|"];
+    const CONTROL: [&str; 3] = ["<|im_start|>", "<|im_end|>", "|>x<|"];
     const USER_DEFINED: [&str; 3] = ["<think>", "<tool_call>", "  "];
 
     fn special() -> SpecialTokens {
@@ -257,7 +257,7 @@ mod tests {
         #[test]
         fn nothing_is_lost_and_nothing_forged(
             parts in prop::collection::vec(
-                prop::sample::select(vec!["<|im_start|>", "<|im_end|>", "|><|", "<think>", "<", "|>", "a", " ", "\n"]),
+                prop::sample::select(vec!["<|im_start|>", "<|im_end|>", "<|im_end|>x<|im_start|>", "<think>", "<", "|>", "a", " ", "\n"]),
                 0..10,
             ),
         ) {

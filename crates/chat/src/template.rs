@@ -6,6 +6,7 @@
 
 mod python;
 mod source;
+mod stack;
 
 use std::io;
 
@@ -24,12 +25,16 @@ const CHATML: &str = "{% for message in messages %}\
     {% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
 /// Longest template source, in bytes; the longest ones in use have some 20 kB.
-pub const MAX_SOURCE: usize = 1 << 20;
+pub const MAX_SOURCE: usize = 128 << 10;
 
 /// Fuel of a rendering: about one per instruction and per 64 bytes made, so that it bounds time and memory.
 const FUEL: u64 = 1_000_000;
 /// Fuel on top for each message.
 const FUEL_PER_MESSAGE: u64 = 2_000;
+/// Some templates copy the whole prompt for each message: bytes of that per fuel on top.
+const BYTES_PER_FUEL: u64 = 16;
+/// Fuel of the largest conversation: about half a second.
+const MAX_FUEL: u64 = 4_000_000;
 /// Longest prompt of an empty conversation, in bytes; one byte of conversation may make `OUTPUT_PER_BYTE` more.
 const OUTPUT: usize = 1 << 20;
 const OUTPUT_PER_BYTE: usize = 8;
@@ -102,7 +107,8 @@ impl ChatTemplate {
         let syntax = syntax.trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(false).build();
         environment.set_syntax(syntax.map_err(syntax_error)?);
         python::install(&mut environment);
-        environment.add_template_owned(NAME, source::without_generation_tags(source)).map_err(syntax_error)?;
+        let source = source::without_generation_tags(source);
+        stack::of_size(stack::PARSING, || environment.add_template_owned(NAME, source).map_err(syntax_error))?;
         Ok(Self { environment, origin, bos_token: bos.to_owned(), eos_token: eos.to_owned() })
     }
 
@@ -136,17 +142,28 @@ impl ChatTemplate {
     /// # Errors
     /// As [`Self::render`].
     pub fn render_input(&self, input: &RenderInput<'_>) -> Result<String, ChatError> {
+        let size: usize = input.messages.iter().map(size).sum();
+        let fuel = fuel(input.messages.len() as u64, size as u64);
+        stack::of_size(stack::for_fuel(fuel), || self.render_within(input, fuel, size))
+    }
+
+    fn render_within(&self, input: &RenderInput<'_>, fuel: u64, size: usize) -> Result<String, ChatError> {
         // A copy (of pointers), because budget and time belong to one rendering.
         let mut environment = self.environment.clone();
-        environment.set_fuel(Some(FUEL + FUEL_PER_MESSAGE * input.messages.len() as u64));
+        environment.set_fuel(Some(fuel));
         python::set_clock(&mut environment, input.now.clone());
-        let size: usize = input.messages.iter().map(size).sum();
         let mut output =
             Bounded { bytes: Vec::new(), left: OUTPUT.saturating_add(size.saturating_mul(OUTPUT_PER_BYTE)) };
         let template = environment.get_template(NAME).map_err(render_error)?;
         template.render_captured_to(context(input), &mut output).map_err(render_error)?;
         String::from_utf8(output.bytes).map_err(|_| ChatError::Render("its output is no text".to_owned()))
     }
+}
+
+/// The fuel for a conversation of `messages` with `size` bytes.
+fn fuel(messages: u64, size: u64) -> u64 {
+    let copies = messages.saturating_mul(size) / BYTES_PER_FUEL;
+    FUEL.saturating_add(messages.saturating_mul(FUEL_PER_MESSAGE)).saturating_add(copies).min(MAX_FUEL)
 }
 
 /// The variables as Hugging Face passes them: `tools` and `documents` are there, and none.

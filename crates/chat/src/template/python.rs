@@ -19,6 +19,8 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     environment.add_filter("tojson", json::tojson);
     environment.add_filter("escape", escape);
     environment.add_filter("e", escape);
+    environment.add_test("iterable", is_iterable);
+    environment.add_test("sequence", is_sequence);
     environment.add_function("raise_exception", raise_exception);
 }
 
@@ -29,6 +31,16 @@ pub(super) fn set_clock(environment: &mut Environment<'static>, now: Option<Zone
         jiff::fmt::strtime::format(format, &now)
             .map_err(|error| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {error}")))
     });
+}
+
+/// In Python `None` cannot be iterated over; minijinja takes it for something empty.
+fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+/// Jinja2 asks for a length and an index: texts and dicts have both, and so has an undefined value.
+fn is_sequence(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined)
 }
 
 fn raise_exception(message: &Value) -> Result<Value, Error> {

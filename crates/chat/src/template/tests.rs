@@ -89,6 +89,17 @@ fn python_is_at_hand() {
 }
 
 #[test]
+fn values_are_what_they_are_in_python() {
+    let kinds = "{{ x is iterable }} {{ x is sequence }} {{ x is mapping }} {{ x is string }}";
+    assert_eq!(rendered(kinds, r#"{"x":null}"#), "False False False False");
+    assert_eq!(rendered(kinds, r#"{"x":"a"}"#), "True True False True");
+    assert_eq!(rendered(kinds, r#"{"x":{}}"#), "True True True False");
+    assert_eq!(rendered(kinds, r#"{"x":[]}"#), "True True False False");
+    assert_eq!(rendered(kinds, r#"{"x":1}"#), "False False False False");
+    assert_eq!(rendered(kinds, "{}"), "True True False False");
+}
+
+#[test]
 fn a_null_content_is_none() {
     let template = ChatTemplate::parse("{{ messages[0].content is none }}", "", "").expect("a template");
     let message = Message { role: "assistant".to_owned(), ..Message::default() };
@@ -109,6 +120,29 @@ fn faults_name_their_place() {
     assert!(matches!(&error, ChatError::Syntax(what) if what.contains("line 2")), "{error}");
     let error = render("a\n{{ nothing.at.all }}", "{}").unwrap_err();
     assert!(matches!(&error, ChatError::Render(what) if what.contains("line 2")), "{error}");
+}
+
+#[test]
+fn nesting_does_not_overflow_the_stack() {
+    let nest = "{% set n = namespace(x=[], y=[]) %}\
+        {% for i in range(9) %}{% for j in range(99999) %}{% set n.x = [n.x] %}{% endfor %}{% endfor %}";
+    assert_eq!(render(nest, "{}"), Err(ChatError::TooCostly));
+    let nest = nest.replace("range(9)", "range(1)").replace("99999", "50000");
+    assert_eq!(rendered(&nest, "{}"), "");
+    assert_eq!(rendered(&format!("{nest}{{{{ n.x }}}}"), "{}").len(), 100_002);
+    let both = nest.replace("[n.x] %}", "[n.x] %}{% set n.y = [n.y] %}");
+    assert_eq!(rendered(&format!("{both}{{{{ n.x == n.y }}}}"), "{}"), "True");
+    let sum = format!("{{{{ 1{} }}}}", "+1".repeat(MAX_SOURCE / 2 - 10));
+    assert!(!rendered(&sum, "{}").is_empty());
+}
+
+#[test]
+fn a_template_that_copies_its_prompt_for_each_message_is_paid_for() {
+    let source =
+        "{% set n = namespace(p='') %}{% for m in messages %}{% set n.p = n.p ~ m.content %}{% endfor %}{{ n.p }}";
+    let template = ChatTemplate::parse(source, "", "").expect("a template");
+    let messages: Vec<Message> = (0..400).map(|_| said("user", &"word ".repeat(200))).collect();
+    assert_eq!(template.render(&messages, true).expect("a prompt").len(), 400_000);
 }
 
 #[test]

@@ -1,0 +1,204 @@
+//! The task that drives a pipeline.
+
+use std::ops::ControlFlow;
+
+use mesh_engine::{Frame, GenerateError, StageError, StageLink};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::clients::{Clients, Delivery, Notice};
+use super::{Submission, unavailable};
+use crate::pulse::{Pulse, Rate};
+use crate::scheduler::{Progress, Scheduler};
+
+pub(super) struct Driver {
+    scheduler: Scheduler,
+    clients: Clients,
+    pulse: Pulse,
+    rate: Rate,
+    show: watch::Sender<Pulse>,
+}
+
+/// Why the loop ended.
+enum End {
+    /// All runs were finished after the pipeline was told to close, by this deadline.
+    Drained(Instant),
+    /// The deadline passed first.
+    Late,
+    /// The link broke.
+    Broken(StageError),
+}
+
+impl Driver {
+    pub(super) fn new(scheduler: Scheduler, unread: usize, show: watch::Sender<Pulse>) -> Self {
+        Self { scheduler, clients: Clients::new(unread), pulse: Pulse::default(), rate: Rate::default(), show }
+    }
+
+    /// Serves until the link breaks or the pipeline is told to close; says which.
+    pub(super) async fn run(
+        mut self,
+        mut link: StageLink,
+        submissions: mpsc::Receiver<Submission>,
+        close: watch::Receiver<Option<Instant>>,
+    ) -> StageError {
+        let error = match self.serve(&mut link, submissions, close).await {
+            End::Drained(deadline) => {
+                if timeout_at(deadline, closed(link)).await.is_err() {
+                    tracing::warn!("the stages did not close in time");
+                }
+                return StageError::Closed;
+            }
+            End::Late => {
+                let late = "the model was unloaded before the answer was complete".to_owned();
+                self.scheduler.fail_all(&GenerateError::Unavailable(late));
+                StageError::Closed
+            }
+            End::Broken(error) => {
+                tracing::warn!(%error, "the link to the stages is over");
+                self.scheduler.fail_all(&unavailable(&error));
+                error
+            }
+        };
+        drop(link);
+        self.deliver();
+        self.publish();
+        error
+    }
+
+    async fn serve(
+        &mut self,
+        link: &mut StageLink,
+        mut submissions: mpsc::Receiver<Submission>,
+        mut close: watch::Receiver<Option<Instant>>,
+    ) -> End {
+        let mut deadline: Option<Instant> = None;
+        // A closed input is explained by what `output` says next.
+        let mut accepts_frames = true;
+        loop {
+            self.deliver();
+            self.publish();
+            if let Some(deadline) = deadline.filter(|_| self.scheduler.is_idle()) {
+                return End::Drained(deadline);
+            }
+            tokio::select! {
+                biased;
+                frame = link.output.recv() => {
+                    if let ControlFlow::Break(error) = self.take(frame) {
+                        return End::Broken(error);
+                    }
+                }
+                Some(notice) = self.clients.next() => self.heed(notice),
+                permit = link.input.reserve(), if accepts_frames && self.scheduler.has_frame() => match permit {
+                    // Formed only now, so that it holds all that became ready in the meantime.
+                    Ok(permit) => {
+                        if let Some(frame) = self.scheduler.next_frame() {
+                            permit.send(frame);
+                        }
+                    }
+                    Err(_) => accepts_frames = false,
+                },
+                // An error: the handle is gone, and this task is about to be.
+                Ok(()) = close.changed(), if deadline.is_none() => deadline = *close.borrow_and_update(),
+                () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => return End::Late,
+                Some(submission) = submissions.recv() => self.submit(submission, deadline.is_some()),
+            }
+        }
+    }
+
+    fn submit(&mut self, submission: Submission, is_closing: bool) {
+        let Submission { spec, reply } = submission;
+        if is_closing {
+            let closing = GenerateError::Unavailable("the model is being unloaded".to_owned());
+            return drop(reply.send(Err(closing)));
+        }
+        let request = spec.request.clone();
+        let answer = self.scheduler.submit(spec).map(|run| {
+            let (events, generation) = self.clients.stream();
+            self.clients.insert(run, events);
+            generation
+        });
+        match &answer {
+            Ok(_) => tracing::debug!(%request, "run queued"),
+            Err(error) => tracing::debug!(%request, %error, "run refused"),
+        }
+        // Where the caller is gone, the stream goes with it, and that cancels the run.
+        drop(reply.send(answer));
+    }
+
+    /// Applies what came from the stages.
+    fn take(&mut self, frame: Option<Result<Frame, StageError>>) -> ControlFlow<StageError> {
+        let progress = match frame {
+            Some(Ok(Frame::Result(result))) => self.scheduler.result(result),
+            Some(Ok(Frame::Failure(failure))) => {
+                tracing::warn!(step = failure.step.0, reason = %failure.reason, "a step could not be computed");
+                self.scheduler.failure(&failure).map(|()| Progress::default())
+            }
+            Some(Ok(Frame::Batch(_) | Frame::Command(_))) => {
+                Err(StageError::InvalidFrame("the last stage sent work".to_owned()))
+            }
+            Some(Err(error)) => Err(error),
+            None => Err(StageError::Closed),
+        };
+        match progress {
+            Ok(progress) => {
+                self.count(progress);
+                ControlFlow::Continue(())
+            }
+            Err(error) => ControlFlow::Break(error),
+        }
+    }
+
+    fn count(&mut self, progress: Progress) {
+        if progress == Progress::default() {
+            return;
+        }
+        let now = Instant::now().into_std();
+        self.pulse.last_forward = Some(now);
+        self.pulse.prompt_tokens += u64::from(progress.prompt_tokens);
+        self.pulse.generated_tokens += u64::from(progress.generated_tokens);
+        self.rate.count(progress.generated_tokens, now);
+        self.pulse.decode_rate = self.rate.per_second();
+    }
+
+    fn heed(&mut self, notice: Notice) {
+        match notice {
+            Notice::Gone(run) => {
+                self.clients.remove(run);
+                self.scheduler.cancel(run);
+            }
+            Notice::Reads(run) => self.scheduler.release(run),
+        }
+    }
+
+    /// Passes on what the scheduler has to say.
+    fn deliver(&mut self) {
+        while let Some(event) = self.scheduler.next_event() {
+            let run = event.run;
+            match self.clients.deliver(event) {
+                Delivery::Delivered => {}
+                Delivery::Full => self.scheduler.hold(run),
+                Delivery::Gone => self.heed(Notice::Gone(run)),
+            }
+        }
+    }
+
+    fn publish(&mut self) {
+        self.pulse.active = self.scheduler.active();
+        self.pulse.queued = self.scheduler.queued();
+        if self.pulse.active > 0 {
+            self.rate.resume(Instant::now().into_std());
+        } else {
+            self.rate.pause();
+        }
+        let pulse = self.pulse;
+        self.show.send_if_modified(|shown| std::mem::replace(shown, pulse) != pulse);
+    }
+}
+
+/// Closes a link gracefully: what was sent is still applied.
+async fn closed(link: StageLink) {
+    let StageLink { input, mut output, mut tasks } = link;
+    drop(input);
+    while let Some(Ok(_)) = output.recv().await {}
+    while tasks.join_next().await.is_some() {}
+}

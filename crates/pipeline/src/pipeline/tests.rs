@@ -1,0 +1,240 @@
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use mesh_engine::TokenEvent;
+use mesh_engine::scripted::{Faults, ScriptedStage};
+use mesh_types::{FinishReason, LayerRange, ModelId, RequestId, Sampling, TokenId};
+
+use super::*;
+
+const N_CTX: u32 = 512;
+
+fn stage_spec(n_seq: u32) -> StageSpec {
+    StageSpec {
+        model: ModelId::new("scripted"),
+        layers: LayerRange::new(0, 4).expect("not empty"),
+        n_layer: 4,
+        n_embd: 8,
+        n_vocab: 1000,
+        n_ctx: N_CTX,
+        n_seq,
+        n_batch: 16,
+    }
+}
+
+/// What the script says after `tokens`: never below 10.
+fn next(tokens: &[TokenId], _: u32) -> TokenId {
+    let sum: i32 = tokens.iter().map(|token| token.0 % 97).sum();
+    TokenId(10 + (sum * 31 + tokens.len() as i32) % 900)
+}
+
+fn expected(prompt: &[TokenId], count: u32) -> Vec<TokenId> {
+    let mut tokens = prompt.to_vec();
+    for index in 0..count {
+        tokens.push(next(&tokens, index));
+    }
+    tokens.split_off(prompt.len())
+}
+
+fn spec(name: u32, prompt: u32, max_tokens: u32) -> GenerateSpec {
+    GenerateSpec {
+        request: RequestId::new(format!("run {name}")),
+        prompt: (0..prompt).map(|i| TokenId(((name * 17 + i) % 1000) as i32)).collect(),
+        max_tokens,
+        sampling: Sampling::greedy(),
+        stop_tokens: Vec::new(),
+    }
+}
+
+async fn start(stage: ScriptedStage, config: Config) -> Pipeline {
+    Pipeline::start(Arc::new(stage), config).await.expect("a pipeline")
+}
+
+fn slow_stage(n_seq: u32) -> ScriptedStage {
+    ScriptedStage::new(stage_spec(n_seq), next).with_service_time(Duration::from_millis(10))
+}
+
+/// Reads a run to its end.
+async fn read(mut generation: Generation) -> (Vec<TokenId>, Result<FinishReason, GenerateError>) {
+    let mut tokens = Vec::new();
+    loop {
+        match generation.events.recv().await.expect("an end before the stream is over") {
+            Ok(TokenEvent::Token { token, .. }) => tokens.push(token),
+            Ok(TokenEvent::Finished { reason, usage }) => {
+                assert_eq!(usage.completion_tokens as usize, tokens.len());
+                assert_eq!(generation.events.recv().await, None);
+                return (tokens, Ok(reason));
+            }
+            Err(error) => {
+                assert_eq!(generation.events.recv().await, None);
+                return (tokens, Err(error));
+            }
+        }
+    }
+}
+
+/// Waits until the pulse is as wished.
+async fn until(pipeline: &Pipeline, wish: impl FnMut(&Pulse) -> bool) -> Pulse {
+    *pipeline.pulse().wait_for(wish).await.expect("a pipeline that lives")
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_runs_each_get_their_own_tokens() {
+    for depth in [1, 3] {
+        let pipeline = start(slow_stage(4), Config { depth, ..Config::default() }).await;
+        let specs: Vec<GenerateSpec> = (0..20).map(|name| spec(name, 1 + name * 3, 5 + name)).collect();
+        let runs = specs.iter().map(|spec| async { read(pipeline.generate(spec.clone()).await.expect("room")).await });
+        let results = futures::future::join_all(runs).await;
+        for (spec, result) in specs.iter().zip(results) {
+            assert_eq!(result, (expected(&spec.prompt, spec.max_tokens), Ok(FinishReason::Length)));
+        }
+        let pulse = until(&pipeline, |pulse| pulse.active == 0).await;
+        assert_eq!(pulse.queued, 0);
+        assert_eq!(pulse.generated_tokens, specs.iter().map(|spec| u64::from(spec.max_tokens)).sum::<u64>());
+        assert_eq!(pulse.prompt_tokens, specs.iter().map(|spec| spec.prompt.len() as u64).sum::<u64>());
+        assert!(pulse.last_forward.is_some());
+        assert!(pulse.decode_rate > 10.0 && pulse.decode_rate <= 100.0, "{}", pulse.decode_rate);
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_run_is_refused_before_a_token() {
+    let pipeline = start(ScriptedStage::new(stage_spec(1), next), Config::default()).await;
+    let error = pipeline.generate(spec(0, N_CTX, 1)).await.expect_err("too long");
+    assert_eq!(error, GenerateError::PromptTooLong { prompt: N_CTX, context: N_CTX });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_holds_up_nobody_else() {
+    let pipeline = start(slow_stage(2), Config { unread: 2, ..Config::default() }).await;
+    let slow = pipeline.generate(spec(1, 3, 40)).await.expect("room");
+    let fast = pipeline.generate(spec(2, 3, 100)).await.expect("room");
+    assert_eq!(read(fast).await.1, Ok(FinishReason::Length));
+    let pulse = until(&pipeline, |pulse| pulse.active == 1).await;
+    assert_eq!(pulse.generated_tokens, 100 + 2, "no more than may be left unread");
+    assert_eq!(read(slow).await, (expected(&spec(1, 3, 40).prompt, 40), Ok(FinishReason::Length)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_run_reaches_a_client_that_does_not_read() {
+    let stage = slow_stage(1).with_faults(Faults { fail_at: None, die_at: Some(20) });
+    let pipeline = start(stage, Config { unread: 3, ..Config::default() }).await;
+    let slow = pipeline.generate(spec(1, 3, 40)).await.expect("room");
+    until(&pipeline, |pulse| pulse.generated_tokens == 3).await;
+    pipeline.shutdown(Duration::from_millis(1)).await;
+    let (tokens, end) = read(slow).await;
+    assert_eq!(tokens.len(), 3);
+    assert!(matches!(end, Err(GenerateError::Unavailable(_))), "{end:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_stream_cancels_the_run() {
+    let drawn = Arc::new(AtomicU32::new(0));
+    let counter = drawn.clone();
+    let script = move |tokens: &[TokenId], index| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        next(tokens, index)
+    };
+    let stage = ScriptedStage::new(stage_spec(1), script).with_service_time(Duration::from_millis(10));
+    let pipeline = start(stage, Config::default()).await;
+    let mut first = pipeline.generate(spec(1, 3, 400)).await.expect("room");
+    let queued = pipeline.generate(spec(2, 3, 400)).await.expect("room");
+    let prefill = pipeline.generate(spec(3, 400, 1)).await.expect("room");
+    until(&pipeline, |pulse| pulse.queued == 2).await;
+    // While it is queued.
+    drop(queued);
+    until(&pipeline, |pulse| pulse.queued == 1).await;
+    // While it is decoded.
+    first.events.recv().await;
+    drop(first);
+    until(&pipeline, |pulse| pulse.queued == 0).await;
+    let so_far = drawn.load(Ordering::Relaxed);
+    // While its prompt is computed: a chunk, and it is over.
+    let before = until(&pipeline, |pulse| pulse.prompt_tokens > 3).await.prompt_tokens;
+    drop(prefill);
+    let after = until(&pipeline, |pulse| pulse.active == 0).await;
+    assert!(drawn.load(Ordering::Relaxed) <= so_far + 1, "more than the step under way was computed");
+    let last = pipeline.generate(spec(4, 3, 2)).await.expect("room");
+    assert_eq!(read(last).await.0, expected(&spec(4, 3, 2).prompt, 2));
+    assert!(after.prompt_tokens <= before + 16, "{} tokens of a dropped prompt", after.prompt_tokens - before);
+    assert!(drawn.load(Ordering::Relaxed) <= so_far + 1 + 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_call_cancels_the_run() {
+    let pipeline = start(slow_stage(1), Config::default()).await;
+    let call = pipeline.generate(spec(1, 3, 400));
+    // Sent, and the answer not awaited.
+    assert!(futures::poll!(std::pin::pin!(call)).is_pending());
+    let next = pipeline.generate(spec(2, 3, 2)).await.expect("room");
+    assert_eq!(read(next).await.1, Ok(FinishReason::Length));
+    until(&pipeline, |pulse| pulse.active == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_stage_ends_every_run_and_the_pipeline() {
+    let stage = slow_stage(2).with_faults(Faults { fail_at: None, die_at: Some(5) });
+    let pipeline = start(stage, Config::default()).await;
+    let runs = [1, 2, 3].map(|name| pipeline.generate(spec(name, 3, 50)));
+    for run in futures::future::join_all(runs).await {
+        let (_, end) = read(run.expect("room")).await;
+        assert!(matches!(&end, Err(GenerateError::Unavailable(what)) if what.contains("layers 0-3")), "{end:?}");
+    }
+    assert!(matches!(pipeline.ended().await, StageError::Lost { .. }));
+    let late = pipeline.generate(spec(9, 3, 1)).await;
+    assert!(matches!(late, Err(GenerateError::Unavailable(_))), "{late:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_step_ends_its_runs_and_no_others() {
+    let stage = slow_stage(2).with_faults(Faults { fail_at: Some(1), die_at: None });
+    let pipeline = start(stage, Config { depth: 2, ..Config::default() }).await;
+    let (first, second) = (pipeline.generate(spec(1, 16, 3)).await, pipeline.generate(spec(2, 16, 3)).await);
+    let (first, second) = tokio::join!(read(first.expect("room")), read(second.expect("room")));
+    assert_eq!(first, (expected(&spec(1, 16, 3).prompt, 3), Ok(FinishReason::Length)));
+    assert!(matches!(second.1, Err(GenerateError::Step(_))), "{second:?}");
+    let next = pipeline.generate(spec(3, 16, 3)).await.expect("room");
+    assert_eq!(read(next).await.1, Ok(FinishReason::Length));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_finishes_what_was_accepted() {
+    let pipeline = start(slow_stage(1), Config::default()).await;
+    let accepted = [1, 2].map(|name| pipeline.generate(spec(name, 3, 20)));
+    let accepted = futures::future::join_all(accepted).await.into_iter().map(|run| read(run.expect("room")));
+    let shutdown = async {
+        let refused = async {
+            pipeline.closing.subscribe().wait_for(Option::is_some).await.expect("a pipeline that lives");
+            pipeline.generate(spec(3, 3, 1)).await
+        };
+        tokio::join!(pipeline.shutdown(Duration::from_secs(60)), refused).1
+    };
+    let (accepted, refused) = tokio::join!(futures::future::join_all(accepted), shutdown);
+    assert!(accepted.iter().all(|(tokens, end)| tokens.len() == 20 && end.is_ok()), "{accepted:?}");
+    assert!(matches!(refused, Err(GenerateError::Unavailable(_))), "{refused:?}");
+    assert_eq!(pipeline.ended().await, StageError::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_does_not_wait_longer_than_it_was_told() {
+    let pipeline = start(slow_stage(1), Config::default()).await;
+    let long = pipeline.generate(spec(1, 3, 400)).await.expect("room");
+    let begun = Instant::now();
+    let ((_, end), ()) = tokio::join!(read(long), pipeline.shutdown(Duration::from_millis(500)));
+    assert!(matches!(end, Err(GenerateError::Unavailable(_))), "{end:?}");
+    assert!(begun.elapsed() < Duration::from_millis(600), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_pipeline_ends_its_runs() {
+    let pipeline = start(slow_stage(1), Config::default()).await;
+    let run = pipeline.generate(spec(1, 3, 400)).await.expect("room");
+    drop(pipeline);
+    assert!(matches!(read(run).await.1, Err(GenerateError::Unavailable(_))));
+}
+
+#[tokio::test]
+async fn a_part_of_a_model_is_no_pipeline() {
+    let half = StageSpec { layers: LayerRange::new(0, 2).expect("not empty"), ..stage_spec(1) };
+    let stage = Arc::new(ScriptedStage::new(half, next));
+    assert!(matches!(Pipeline::start(stage, Config::default()).await, Err(StageError::Load(_))));
+}

@@ -1,0 +1,78 @@
+//! How a micro-batch is put together.
+
+use mesh_engine::{MicroBatch, Segment, StepId, Want};
+
+use super::run::Phase;
+use super::{Flight, Part, RunId, Scheduler};
+
+impl Scheduler {
+    /// Ready tokens first, up to a fair share of one micro-batch; then prompt chunks. Not empty where
+    /// `Scheduler::has_batch` holds.
+    pub(super) fn form_batch(&mut self) -> MicroBatch {
+        let step = StepId(self.next_step);
+        self.next_step += 1;
+        let mut batch = MicroBatch { step, segments: Vec::new(), tokens: Vec::new(), rows: None };
+        let mut flight = Flight { step, parts: Vec::new(), prompt_tokens: 0 };
+        self.add_decode(&mut batch, &mut flight);
+        self.add_prefill(&mut batch, &mut flight);
+        self.in_flight.push_back(flight);
+        batch
+    }
+
+    /// The share leaves work for the other stages: all at once would make them wait for each other in turn. Where
+    /// prompts wait, half of the micro-batch is theirs (of one token: every other one), should it ever come to that.
+    fn add_decode(&mut self, batch: &mut MicroBatch, flight: &mut Flight) {
+        let n_batch = self.limits.n_batch as usize;
+        let most = if self.prefill.is_empty() { n_batch } else { (n_batch + (batch.step.0 % 2) as usize) / 2 };
+        let share = self.decoding().div_ceil(self.limits.depth).min(most);
+        while flight.parts.len() < share {
+            let Some(id) = self.ready.pop_front() else { break };
+            let Some(run) = self.runs.get_mut(&id) else { continue };
+            let (Some(seq), Phase::Ready(token)) = (run.seq, run.phase) else { continue };
+            run.phase = Phase::Drawing;
+            batch.tokens.push(token);
+            let segment = Segment { seq, start: run.last_position(), len: 1, want: Want::Token };
+            add(batch, flight, id, segment);
+        }
+    }
+
+    fn add_prefill(&mut self, batch: &mut MicroBatch, flight: &mut Flight) {
+        let room = self.limits.n_batch - batch.tokens.len() as u32;
+        let mut room = room.min(self.limits.prefill_chunk);
+        while room > 0 {
+            let Some(id) = self.prefill.pop_front() else { break };
+            let Some(run) = self.runs.get_mut(&id) else { continue };
+            let (Some(seq), Phase::Prefill { sent }) = (run.seq, run.phase) else { continue };
+            let len = room.min(run.prompt_len() - sent);
+            let end = sent + len;
+            batch.tokens.extend_from_slice(&run.spec.prompt[sent as usize..end as usize]);
+            room -= len;
+            flight.prompt_tokens += len;
+            let is_last = end == run.prompt_len();
+            run.phase = if is_last { Phase::Drawing } else { Phase::Prefill { sent: end } };
+            let want = if is_last { Want::Token } else { Want::Nothing };
+            add(batch, flight, id, Segment { seq, start: sent, len, want });
+            if !is_last {
+                // The room is used up: the others come first next time.
+                self.prefill.push_back(id);
+            }
+        }
+    }
+
+    /// Sequences past their prompt that go on: ready, or with a token being drawn.
+    fn decoding(&self) -> usize {
+        let runs = self.slots.iter().flatten().filter_map(|run| self.runs.get(run));
+        runs.filter(|run| match run.phase {
+            Phase::Ready(_) => !run.held,
+            Phase::Drawing => true,
+            Phase::Queued | Phase::Prefill { .. } => false,
+        })
+        .count()
+    }
+}
+
+fn add(batch: &mut MicroBatch, flight: &mut Flight, run: RunId, segment: Segment) {
+    let Segment { seq, start, len, want } = segment;
+    batch.segments.push(segment);
+    flight.parts.push(Part { run, seq, want, position: start + len });
+}

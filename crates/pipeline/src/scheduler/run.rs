@@ -1,0 +1,67 @@
+//! One run, as the scheduler sees it.
+
+use mesh_engine::SeqId;
+use mesh_types::{FinishReason, GenerateSpec, TokenId, Usage};
+
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) spec: GenerateSpec,
+    /// Its KV slot; `None` while it is queued.
+    pub(super) seq: Option<SeqId>,
+    pub(super) phase: Phase,
+    /// Its client takes its time.
+    pub(super) held: bool,
+    generated: u32,
+}
+
+/// What is to be computed next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing: it has no slot.
+    Queued,
+    /// The prompt from this token on.
+    Prefill {
+        /// Prompt tokens that are computed or under way.
+        sent: u32,
+    },
+    /// Nothing: a token is being drawn.
+    Drawing,
+    /// This token, drawn last.
+    Ready(TokenId),
+}
+
+impl Run {
+    pub(super) fn new(spec: GenerateSpec) -> Self {
+        Self { spec, seq: None, phase: Phase::Queued, held: false, generated: 0 }
+    }
+
+    /// Below the context's size: see `Scheduler::submit`.
+    pub(super) fn prompt_len(&self) -> u32 {
+        self.spec.prompt.len() as u32
+    }
+
+    /// Position of the token drawn last.
+    pub(super) fn last_position(&self) -> u32 {
+        (self.prompt_len() + self.generated).saturating_sub(1)
+    }
+
+    /// Takes a drawn token; gives its position.
+    pub(super) fn draw(&mut self, token: TokenId) -> u32 {
+        self.generated += 1;
+        self.phase = Phase::Ready(token);
+        self.last_position()
+    }
+
+    /// Whether the run is over with `token`, drawn last.
+    pub(super) fn end_after(&self, token: TokenId, n_ctx: u32) -> Option<FinishReason> {
+        if self.spec.stop_tokens.contains(&token) {
+            return Some(FinishReason::Stop);
+        }
+        let is_full = self.last_position() + 1 >= n_ctx;
+        (is_full || self.generated >= self.spec.max_tokens).then_some(FinishReason::Length)
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        Usage { prompt_tokens: self.prompt_len(), completion_tokens: self.generated, cached_tokens: 0 }
+    }
+}
