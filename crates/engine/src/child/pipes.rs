@@ -29,6 +29,7 @@ pub(super) struct NewLink {
 
 /// Writes the current link's frames.
 pub(super) struct Down {
+    spec: StageSpec,
     current: Arc<Mutex<Option<Current>>>,
     lost: watch::Receiver<Option<StageError>>,
     session: u32,
@@ -63,8 +64,9 @@ struct Outgoing {
 
 pub(super) fn pair(spec: StageSpec, lost: watch::Receiver<Option<StageError>>) -> (Down, Up) {
     let current = Arc::new(Mutex::new(None));
-    let down = Down { current: current.clone(), lost: lost.clone(), session: 0 };
-    (down, Up { current, lost, limits: Limits::out_of_stage(&spec) })
+    let limits = Limits::out_of_stage(&spec);
+    let down = Down { spec, current: current.clone(), lost: lost.clone(), session: 0 };
+    (down, Up { current, lost, limits })
 }
 
 fn locked(current: &Mutex<Option<Current>>) -> std::sync::MutexGuard<'_, Option<Current>> {
@@ -104,13 +106,28 @@ impl Down {
                     locked(&self.current).take();
                     Message::Control(ToChild::Cancel)
                 }
-                Event::Frame(Some(frame)) => Message::Frame(frame),
+                Event::Frame(Some(frame)) => match self.check(&frame) {
+                    Ok(()) => Message::Frame(frame),
+                    Err(error) => {
+                        // It may not even be encodable; the child ends the link behind what was sent before.
+                        link.iter_mut().for_each(|link| link.ended = true);
+                        Message::End(Err(error))
+                    }
+                },
                 Event::Frame(None) => {
                     link.iter_mut().for_each(|link| link.ended = true);
                     Message::End(Ok(()))
                 }
             };
             codec::write(socket, &message, self.session).await?;
+        }
+    }
+
+    fn check(&self, frame: &Frame) -> Result<(), StageError> {
+        match frame {
+            Frame::Batch(batch) => batch.check(&self.spec),
+            Frame::Command(command) => command.check(&self.spec),
+            Frame::Result(_) | Frame::Failure(_) => Ok(()),
         }
     }
 

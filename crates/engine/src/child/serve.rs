@@ -120,8 +120,8 @@ where
 /// A session as its reader knows it. Dropping it throws the session away.
 struct Session {
     id: u32,
-    /// Room for [`WINDOW`] frames; `None` once the parent has said that no more follow.
-    frames: Option<mpsc::Sender<Frame>>,
+    /// Room for [`WINDOW`] frames and an end; `None` once the parent has said that no more follow.
+    frames: Option<mpsc::Sender<Result<Frame, StageError>>>,
     over: CancellationToken,
     _tasks: JoinSet<()>,
 }
@@ -155,7 +155,13 @@ async fn read_all(
 ) -> Result<(), ReadError> {
     let limits = Limits::into_stage(&spec);
     let mut session: Option<Session> = None;
-    while let Some((id, message)) = codec::read(&mut socket, limits).await? {
+    loop {
+        let (id, message) = match codec::read(&mut socket, limits).await {
+            Ok(Some(message)) => message,
+            // A parent that dies with something unread resets the socket.
+            Ok(None) | Err(ReadError::Io(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        };
         if let Message::Control(ToChild::Connect) = message {
             drop(session.take());
             session = Some(open(id, stage.clone(), events.clone()));
@@ -165,21 +171,25 @@ async fn read_all(
         match message {
             Message::Frame(frame) => {
                 if let Some(frames) = &current.frames
-                    && let Err(mpsc::error::TrySendError::Full(_)) = frames.try_send(frame)
+                    && let Err(mpsc::error::TrySendError::Full(_)) = frames.try_send(Ok(frame))
                 {
                     return Err(ReadError::Invalid("more frames than there was credit for".to_owned()));
                 }
             }
-            Message::End(_) => current.frames = None,
+            Message::End(end) => {
+                if let (Err(error), Some(frames)) = (end, current.frames.take()) {
+                    // There is room for it; if its receiver is gone, the session has ended already.
+                    let _ = frames.try_send(Err(error));
+                }
+            }
             Message::Control(ToChild::Cancel) => session = None,
             Message::Control(_) => return Err(ReadError::Invalid("a configuration again".to_owned())),
         }
     }
-    Ok(())
 }
 
 fn open(id: u32, stage: Arc<dyn Stage>, events: mpsc::Sender<Event>) -> Session {
-    let (frames, queue) = mpsc::channel(WINDOW);
+    let (frames, queue) = mpsc::channel(WINDOW + 1);
     let over = CancellationToken::new();
     let mut tasks = JoinSet::new();
     tasks.spawn(feed(Feed { id, stage, queue, events, over: over.clone() }));
@@ -189,7 +199,7 @@ fn open(id: u32, stage: Arc<dyn Stage>, events: mpsc::Sender<Event>) -> Session 
 struct Feed {
     id: u32,
     stage: Arc<dyn Stage>,
-    queue: mpsc::Receiver<Frame>,
+    queue: mpsc::Receiver<Result<Frame, StageError>>,
     events: mpsc::Sender<Event>,
     over: CancellationToken,
 }
@@ -207,6 +217,13 @@ async fn feed(mut it: Feed) {
     let _ = it.events.send(Event::Opened(Output { id, frames: output, over: it.over })).await;
     let mut taken = 0;
     while let Some(frame) = it.queue.recv().await {
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(error) => {
+                let _ = it.events.send(Event::Refused { id, error }).await;
+                return;
+            }
+        };
         if input.send(frame).await.is_err() {
             // The link has ended, and its output says why.
             break;
@@ -251,7 +268,10 @@ async fn write_all(mut socket: OwnedWriteHalf, mut events: mpsc::Receiver<Event>
                 }
             }
         };
-        codec::write(&mut socket, &message, id).await?;
+        if codec::write(&mut socket, &message, id).await.is_err() {
+            // The parent is gone.
+            return Ok(());
+        }
     }
 }
 
@@ -262,7 +282,10 @@ fn on_event(event: Event, output: &mut Option<Output>) -> (u32, Message<FromChil
             *output = Some(new);
             (id, Message::Control(FromChild::Connected))
         }
-        Event::Refused { id, error } => (id, Message::End(Err(error))),
+        Event::Refused { id, error } => {
+            *output = None;
+            (id, Message::End(Err(error)))
+        }
         Event::Credit { id, frames } => (id, Message::Control(FromChild::Credit(frames))),
     }
 }
