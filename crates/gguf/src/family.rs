@@ -63,7 +63,8 @@ pub enum Cuts {
 pub enum Window {
     /// The family has none, or its files always carry the explicit array.
     None,
-    /// Active where `{arch}.attention.sliding_window` is above 0.
+    /// Active where `{arch}.attention.sliding_window` is above 0; a file without that key is a model without windows,
+    /// and so is a slice without a sliding layer.
     Period {
         /// Used where `{arch}.attention.sliding_window_pattern` is absent.
         default: u32,

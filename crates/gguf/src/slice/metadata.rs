@@ -23,16 +23,21 @@ const PER_LAYER: &[&str] = &[
 /// Keys (behind `{arch}.`) whose arrays have a length of their own, however many layers there are.
 const NOT_PER_LAYER: &[&str] = &["rope.dimension_sections", "classifier.output_labels"];
 
+const WINDOW: &str = "attention.sliding_window";
 const WINDOW_PATTERN: &str = "attention.sliding_window_pattern";
 
 /// The metadata of a slice, in the source's order; what is new stands at the end.
 pub(super) fn cut(header: &Header, family: &Family, info: &ModelInfo, cut: Cut) -> Result<Metadata, HeaderError> {
     let source = header.metadata();
     let prefix = format!("{}.", info.architecture);
+    let windows = windows(source, family, info, cut)?;
     let mut out = Metadata::default();
     for (key, value) in source.iter() {
         let own = key.strip_prefix(&prefix);
         if cut.kind == SliceKind::Rows && (key.starts_with("tokenizer.") || own == Some("vocab_size")) {
+            continue;
+        }
+        if windows == Windows::None && matches!(own, Some(WINDOW | WINDOW_PATTERN)) {
             continue;
         }
         let value = match (own, value) {
@@ -48,8 +53,8 @@ pub(super) fn cut(header: &Header, family: &Family, info: &ModelInfo, cut: Cut) 
         };
         out.set(key, value);
     }
-    if let Some(pattern) = window_pattern(source, family, info, cut)? {
-        out.set(&format!("{prefix}{WINDOW_PATTERN}"), Value::Array(pattern));
+    if let Windows::Explicit(pattern) = windows {
+        out.set(&format!("{prefix}{WINDOW_PATTERN}"), Value::Array(Array::of_bools(pattern)));
     }
     if cut.kind == SliceKind::Rows {
         out.set("tokenizer.ggml.model", Value::from("none"));
@@ -72,24 +77,35 @@ fn cut_array(key: &str, own: &str, array: &Array, info: &ModelInfo, cut: Cut) ->
         .ok_or_else(|| HeaderError::key(key, KeyFault::PerLayer { found: array.len(), layers: info.n_layer_all() }))
 }
 
-/// The explicit pattern of a sliding window that is given by a period, said or unsaid: a slice's first layer need not
-/// be the first of a period.
-fn window_pattern(
-    source: &Metadata,
-    family: &Family,
-    info: &ModelInfo,
-    cut: Cut,
-) -> Result<Option<Array>, HeaderError> {
-    let Window::Period { default, dense_first } = family.window else { return Ok(None) };
+/// What becomes of a model's sliding windows in a slice.
+#[derive(Debug, PartialEq, Eq)]
+enum Windows {
+    /// No rule applies: what the source says is kept, an explicit pattern cut like any array.
+    AsTheyAre,
+    /// The pattern that the source gives by a period, said or unsaid, written out: a slice's first layer need not be
+    /// the first of a period.
+    Explicit(Vec<bool>),
+    /// No layer of the slice has one: it is a model without windows. llama.cpp would end the process over a window
+    /// that no layer uses (`GGML_ASSERT(hparams.is_swa_any())`).
+    None,
+}
+
+fn windows(source: &Metadata, family: &Family, info: &ModelInfo, cut: Cut) -> Result<Windows, HeaderError> {
+    let Window::Period { default, dense_first } = family.window else { return Ok(Windows::AsTheyAre) };
     let key = |name: &str| format!("{}.{name}", info.architecture);
-    if source.u32(&key("attention.sliding_window"))?.unwrap_or(0) == 0 {
-        return Ok(None);
+    if source.u32(&key(WINDOW))?.unwrap_or(0) == 0 {
+        return Ok(Windows::AsTheyAre);
     }
-    let period = match source.get(&key(WINDOW_PATTERN)) {
-        Some(Value::Array(_)) => return Ok(None),
-        _ => source.u32(&key(WINDOW_PATTERN))?.unwrap_or(default),
-    };
+    let pattern_key = key(WINDOW_PATTERN);
+    if let Some(Value::Array(array)) = source.get(&pattern_key) {
+        let pattern = cut_array(&pattern_key, WINDOW_PATTERN, array, info, cut)?;
+        let wrong = || KeyFault::WrongType { expected: "booleans", found: array.element().name() };
+        let mut flags = pattern.ints().ok_or_else(|| HeaderError::key(&pattern_key, wrong()))?;
+        return Ok(if flags.all(|flag| flag == 0) { Windows::None } else { Windows::AsTheyAre });
+    }
+    let period = source.u32(&pattern_key)?.unwrap_or(default);
     // Layers that predict further tokens attend to everything.
     let sliding = |layer| layer < info.n_layer && Window::is_sliding(layer, period, dense_first);
-    Ok(Some(Array::of_bools((cut.start..cut.end).map(sliding))))
+    let pattern: Vec<bool> = (cut.start..cut.end).map(sliding).collect();
+    Ok(if pattern.contains(&true) { Windows::Explicit(pattern) } else { Windows::None })
 }
