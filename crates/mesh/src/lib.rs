@@ -9,6 +9,8 @@
 //! comes from an earlier run, from nothing (`up`), or from a [`JoinToken`].
 #![forbid(unsafe_code)]
 
+mod address;
+pub mod admission;
 pub mod data_dir;
 pub mod identity;
 pub mod membership;
@@ -20,4 +22,4 @@ pub use data_dir::{DataDir, DataDirError};
 pub use identity::Identity;
 pub use membership::{Membership, MembershipError};
 pub use mesh::{Caller, Config, LocalStatus, Mesh, MeshError, PeerRecord};
-pub use token::{JoinToken, TokenError};
+pub use token::{JoinToken, MeshId, TokenError};

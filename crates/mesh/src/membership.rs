@@ -168,6 +168,19 @@ impl Membership {
         self.peers.insert(peer.clone(), addresses.clone()).is_none_or(|before| before != addresses)
     }
 
+    /// `peer` was reached at `address`. Returns whether that is news.
+    pub(crate) fn reached(&mut self, peer: &PeerId, address: &Multiaddr) -> bool {
+        match self.peers.get(peer) {
+            Some(known) if known.contains(address) => false,
+            Some(known) => {
+                let mut addresses = vec![address.clone()];
+                addresses.extend_from_slice(known);
+                self.remember(peer, &addresses)
+            }
+            None => self.remember(peer, std::slice::from_ref(address)),
+        }
+    }
+
     /// A member has accepted the secret: from now on this membership is kept. Returns whether that is news.
     pub(crate) fn proven(&mut self) -> bool {
         std::mem::take(&mut self.unproven)

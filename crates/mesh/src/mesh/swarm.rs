@@ -1,0 +1,273 @@
+//! The task that drives the libp2p swarm: listens, dials, and turns connections that come and go into the peer table
+//! and presences.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use libp2p::connection_limits::{self, ConnectionLimits};
+use libp2p::core::transport::TransportError;
+use libp2p::core::upgrade::Version;
+use libp2p::core::{ConnectedPoint, Transport as _};
+use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
+use libp2p::swarm::{DialError, NetworkBehaviour, SwarmEvent};
+use libp2p::{Multiaddr, PeerId, Swarm, dns, identify, noise, ping, tcp};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::dialer::Dialer;
+use super::reason::{self, Reason};
+use super::{Core, MeshError};
+use crate::admission::{Admit, Door};
+use crate::{address, identity};
+
+/// A silent peer is noticed after one interval and one timeout.
+const PING_INTERVAL: Duration = Duration::from_secs(3);
+const PING_TIMEOUT: Duration = Duration::from_secs(8);
+/// Connecting, encryption and admission together.
+const UPGRADE_DEADLINE: Duration = Duration::from_secs(12);
+const LISTEN_DEADLINE: Duration = Duration::from_secs(5);
+const CLOSE_DEADLINE: Duration = Duration::from_secs(1);
+/// Connections are kept while both sides live.
+const IDLE: Duration = Duration::from_secs(365 * 24 * 3600);
+const MAX_PENDING_INBOUND: u32 = 64;
+const MAX_CONNECTIONS: u32 = 1024;
+/// Two peers may dial each other at the same time, and again before an old connection is seen to be dead.
+const MAX_CONNECTIONS_PER_PEER: u32 = 6;
+
+#[derive(NetworkBehaviour)]
+pub(super) struct Behaviour {
+    limits: connection_limits::Behaviour,
+    ping: ping::Behaviour,
+    identify: identify::Behaviour,
+    streams: libp2p_stream::Behaviour,
+}
+
+/// What the rest of the mesh asks of the swarm's task.
+pub(super) enum Command {
+    /// Others, or the peer itself, say where `peer` is.
+    Learn {
+        peer: PeerId,
+        addresses: Vec<Multiaddr>,
+        /// The peer says so itself.
+        own: bool,
+    },
+    /// Closes every connection, answers, and ends.
+    Close(oneshot::Sender<()>),
+}
+
+/// The swarm, listening.
+pub(super) struct Listening {
+    pub(super) swarm: Swarm<Behaviour>,
+    pub(super) address: SocketAddr,
+}
+
+/// Makes the swarm. `spawn` runs the tasks of its connections.
+pub(super) fn build(
+    identity: &crate::Identity,
+    door: Arc<Door>,
+    agent: String,
+    spawn: impl Fn(futures::future::BoxFuture<'static, ()>) + Send + 'static,
+) -> io::Result<Swarm<Behaviour>> {
+    let keypair = identity.keypair();
+    let encryption = noise::Config::new(keypair).map_err(io::Error::other)?;
+    let transport = dns::tokio::Transport::system(tcp::tokio::Transport::new(tcp::Config::new()))?
+        .upgrade(Version::V1Lazy)
+        .authenticate(encryption)
+        .multiplex_ext(move |peer, endpoint| Admit::new(door, *peer, endpoint.get_remote_address().clone()))
+        .timeout(UPGRADE_DEADLINE)
+        .boxed();
+    let limits = ConnectionLimits::default()
+        .with_max_pending_incoming(Some(MAX_PENDING_INBOUND))
+        .with_max_established(Some(MAX_CONNECTIONS))
+        .with_max_established_per_peer(Some(MAX_CONNECTIONS_PER_PEER));
+    let identify = identify::Config::new("/mesh-node/1".to_owned(), keypair.public()).with_agent_version(agent);
+    let behaviour = Behaviour {
+        limits: connection_limits::Behaviour::new(limits),
+        ping: ping::Behaviour::new(ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT)),
+        identify: identify::Behaviour::new(identify),
+        streams: libp2p_stream::Behaviour::new(),
+    };
+    let config = libp2p::swarm::Config::with_executor(spawn).with_idle_connection_timeout(IDLE);
+    Ok(Swarm::new(transport, behaviour, keypair.public().to_peer_id(), config))
+}
+
+/// The handle that opens streams over `swarm`.
+pub(super) fn control(swarm: &Swarm<Behaviour>) -> libp2p_stream::Control {
+    swarm.behaviour().streams.new_control()
+}
+
+/// Listens, and waits until the port is known.
+pub(super) async fn listen(mut swarm: Swarm<Behaviour>, listen: SocketAddr) -> Result<Listening, MeshError> {
+    let fail = |why: io::Error| MeshError::listen(listen, &why);
+    if listen.port() != 0 {
+        // libp2p listens with SO_REUSEPORT, which would silently share the port with another node of the same user.
+        drop(std::net::TcpListener::bind(listen).map_err(fail)?);
+    }
+    swarm.listen_on(address::multiaddr(listen.ip(), listen.port())).map_err(|error| match error {
+        TransportError::Other(error) => fail(error),
+        TransportError::MultiaddrNotSupported(_) => fail(io::ErrorKind::Unsupported.into()),
+    })?;
+    let first = async {
+        loop {
+            match swarm.select_next_some().await {
+                SwarmEvent::NewListenAddr { address, .. } => return Ok(address::socket_addr(&address)),
+                SwarmEvent::ListenerClosed { reason: Err(error), .. } => return Err(error),
+                _ => {}
+            }
+        }
+    };
+    let no_address = || io::Error::new(io::ErrorKind::AddrNotAvailable, "no network interface has an address");
+    let bound = tokio::time::timeout(LISTEN_DEADLINE, first).await.map_err(|_| fail(no_address()))?.map_err(fail)?;
+    let port = bound.ok_or_else(|| fail(no_address()))?.port();
+    Ok(Listening { swarm, address: SocketAddr::new(listen.ip(), port) })
+}
+
+/// The running task.
+pub(super) struct Driver {
+    core: Arc<Core>,
+    swarm: Swarm<Behaviour>,
+    dialer: Dialer,
+    commands: mpsc::Receiver<Command>,
+}
+
+impl Driver {
+    pub(super) fn new(core: Arc<Core>, swarm: Swarm<Behaviour>, commands: mpsc::Receiver<Command>) -> Self {
+        let mut dialer = Dialer::new(*swarm.local_peer_id());
+        let now = Instant::now();
+        for (peer, addresses) in core.known_peers() {
+            dialer.add_lasting(peer, addresses, now);
+        }
+        Self { core, swarm, dialer, commands }
+    }
+
+    /// Runs until told to close.
+    pub(super) async fn run(mut self) {
+        let done = loop {
+            self.dial_due();
+            let wake = [self.dialer.next_due(), self.core.next_expiry()].into_iter().flatten().min();
+            tokio::select! {
+                event = self.swarm.select_next_some() => self.on_event(event),
+                command = self.commands.recv() => match command {
+                    Some(Command::Learn { peer, addresses, own }) => self.learn(peer, addresses, own),
+                    Some(Command::Close(done)) => break Some(done),
+                    None => break None,
+                },
+                () = sleep_until(wake) => self.core.expire(Instant::now()),
+            }
+        };
+        self.close().await;
+        if let Some(done) = done {
+            let _ = done.send(());
+        }
+    }
+
+    fn learn(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, own: bool) {
+        if own {
+            self.dialer.replace(peer, addresses);
+        } else {
+            self.dialer.learn(peer, &addresses, Instant::now());
+        }
+    }
+
+    fn dial_due(&mut self) {
+        let now = Instant::now();
+        for (peer, addresses) in self.dialer.due(now) {
+            let options = DialOpts::peer_id(peer)
+                .condition(PeerCondition::DisconnectedAndNotDialing)
+                .addresses(addresses)
+                // Another port than the listener's: nothing here needs the same, and redials would collide.
+                .allocate_new_port()
+                .build();
+            match self.swarm.dial(options) {
+                Ok(()) => {}
+                Err(DialError::DialPeerConditionFalse(_)) if self.swarm.is_connected(&peer) => {
+                    self.dialer.connected(peer, None, now);
+                }
+                Err(error) => self.on_dial_error(peer, &error),
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
+        match event {
+            SwarmEvent::NewListenAddr { .. } | SwarmEvent::ExpiredListenAddr { .. } => self.core.addresses_changed(),
+            SwarmEvent::ConnectionEstablished { peer_id, endpoint, num_established, .. } => {
+                let dialled = match &endpoint {
+                    ConnectedPoint::Dialer { address, .. } => Some(without_peer(address)),
+                    ConnectedPoint::Listener { .. } => None,
+                };
+                self.dialer.connected(peer_id, dialled.clone(), Instant::now());
+                if num_established.get() == 1 {
+                    tracing::info!(peer = %peer_id, address = %endpoint.get_remote_address(), "connected");
+                    self.core.connected(peer_id, dialled);
+                }
+            }
+            SwarmEvent::ConnectionClosed { peer_id, num_established: 0, cause, .. } => {
+                let cause = cause.map(|cause| cause.to_string());
+                tracing::info!(peer = %peer_id, cause = cause.as_deref().unwrap_or("closed"), "disconnected");
+                self.core.disconnected(&identity::from_libp2p(&peer_id));
+                self.dialer.disconnected(peer_id, Instant::now());
+            }
+            SwarmEvent::OutgoingConnectionError { peer_id: Some(peer), error, .. } => self.on_dial_error(peer, &error),
+            SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
+                tracing::debug!(address = %send_back_addr, %error, "an inbound connection failed");
+            }
+            SwarmEvent::Behaviour(BehaviourEvent::Ping(ping::Event { peer, connection, result: Err(error) })) => {
+                tracing::info!(%peer, %error, "a silent connection is closed");
+                self.swarm.close_connection(connection);
+            }
+            SwarmEvent::ListenerClosed { reason: Err(error), .. } | SwarmEvent::ListenerError { error, .. } => {
+                tracing::error!(%error, "listening failed");
+            }
+            _ => {}
+        }
+    }
+
+    fn on_dial_error(&mut self, peer: PeerId, error: &DialError) {
+        let reasons = reason::of_dial(error);
+        for (address, reason) in &reasons {
+            tracing::debug!(%peer, %address, %reason, "dialling failed");
+        }
+        let wait = reasons.iter().filter_map(|(_, reason)| reason.wait()).max();
+        self.dialer.failed(peer, wait, Instant::now());
+        if !self.swarm.is_connected(&peer) {
+            let reasons: Vec<(Multiaddr, Reason)> =
+                reasons.into_iter().map(|(address, reason)| (without_peer(&address), reason)).collect();
+            self.core.dial_failed(peer, reasons);
+        }
+    }
+
+    /// Closes all connections, and lets their last bytes go out.
+    async fn close(&mut self) {
+        let peers: Vec<_> = self.swarm.connected_peers().copied().collect();
+        for peer in peers {
+            let _ = self.swarm.disconnect_peer_id(peer);
+        }
+        let emptied = async {
+            while self.swarm.connected_peers().next().is_some() {
+                if let SwarmEvent::ConnectionClosed { peer_id, num_established: 0, .. } =
+                    self.swarm.select_next_some().await
+                {
+                    self.core.disconnected(&identity::from_libp2p(&peer_id));
+                }
+            }
+        };
+        if tokio::time::timeout(CLOSE_DEADLINE, emptied).await.is_err() {
+            tracing::debug!("connections did not close in time");
+        }
+    }
+}
+
+fn without_peer(address: &Multiaddr) -> Multiaddr {
+    crate::token::split_peer(address).map_or_else(|| address.clone(), |(address, _)| address)
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
