@@ -18,14 +18,14 @@ demo *ARGS:
     scripts/demo {{ ARGS }}
 
 # Every test, or those that ARGS name (as for `cargo nextest run`): `just test -p mesh-gguf`.
-test *ARGS: models binaries
+test *ARGS: models
+    {{ if ARGS =~ "^(-p|--package) " { "" } else { build_everything } }}
     cargo nextest run --locked {{ if ARGS == "" { "--workspace" } else { ARGS } }}
     {{ if ARGS == "" { "cargo test --locked --workspace --doc" } else { "" } }}
 
-# The programs that the whole-system tests start: by itself, cargo builds them for a package's own tests only.
-[private]
-binaries:
-    cargo build --locked --workspace --bins
+# The programs that the whole-system tests start (by itself, cargo builds them for a package's own tests only), and the
+# tests with them, so that all of it is built from the same features.
+build_everything := "cargo build --locked --workspace --bins --tests"
 
 # Fetch the models that the tests run on into the cache.
 models *ARGS:
