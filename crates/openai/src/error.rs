@@ -40,18 +40,31 @@ const INVALID: &str = "invalid_request_error";
 const RATE_LIMIT: &str = "rate_limit_error";
 const SERVER: &str = "server_error";
 
-/// Class, status, `type`, the `code` where the fault has none, `Retry-After`.
-const CLASSES: [(ErrorClass, u16, &str, Option<&str>, Option<u32>); 8] = [
-    (ErrorClass::InvalidRequest, 400, INVALID, None, None),
-    (ErrorClass::NotFound, 404, INVALID, Some("model_not_found"), None),
-    (ErrorClass::Overloaded, 429, RATE_LIMIT, Some("overloaded"), Some(1)),
-    (ErrorClass::Unavailable, 503, SERVER, Some("unavailable"), Some(5)),
-    (ErrorClass::Deadline, 504, SERVER, Some("deadline_exceeded"), None),
+/// What a class of faults looks like to a client.
+struct Row {
+    class: ErrorClass,
+    status: u16,
+    kind: &'static str,
+    /// Where the fault has none of its own.
+    code: Option<&'static str>,
+    retry_after: Option<u32>,
+}
+
+const fn row(class: ErrorClass, status: u16, kind: &'static str, code: Option<&'static str>) -> Row {
+    Row { class, status, kind, code, retry_after: None }
+}
+
+const CLASSES: [Row; 7] = [
+    row(ErrorClass::InvalidRequest, 400, INVALID, None),
+    row(ErrorClass::NotFound, 404, INVALID, Some("model_not_found")),
+    Row { retry_after: Some(1), ..row(ErrorClass::Overloaded, 429, RATE_LIMIT, Some("overloaded")) },
+    Row { retry_after: Some(5), ..row(ErrorClass::Unavailable, 503, SERVER, Some("unavailable")) },
+    row(ErrorClass::Deadline, 504, SERVER, Some("deadline_exceeded")),
     // Seen by nobody but a log: the client is gone. The number is nginx's.
-    (ErrorClass::Cancelled, 499, SERVER, Some("cancelled"), None),
-    (ErrorClass::PeerProtocol, 502, SERVER, Some("bad_gateway"), None),
-    (ErrorClass::Internal, 500, SERVER, Some("internal_error"), None),
+    row(ErrorClass::Cancelled, 499, SERVER, Some("cancelled")),
+    row(ErrorClass::PeerProtocol, 502, SERVER, Some("bad_gateway")),
 ];
+const INTERNAL: Row = row(ErrorClass::Internal, 500, SERVER, Some("internal_error"));
 
 impl ApiError {
     /// No API key, or a wrong one: 401.
@@ -100,15 +113,14 @@ impl ApiError {
 
 impl From<&Fault> for ApiError {
     fn from(fault: &Fault) -> Self {
-        let row = CLASSES.iter().find(|row| row.0 == fault.class);
-        let (_, status, kind, code, retry_after) = row.copied().unwrap_or(CLASSES[CLASSES.len() - 1]);
+        let row = CLASSES.iter().find(|row| row.class == fault.class).unwrap_or(&INTERNAL);
         let error = ErrorObject {
             message: fault.message.clone(),
-            kind,
+            kind: row.kind,
             param: fault.param.clone(),
-            code: fault.code.clone().or_else(|| code.map(str::to_owned)),
+            code: fault.code.clone().or_else(|| row.code.map(str::to_owned)),
         };
-        Self { status, retry_after, error }
+        Self { status: row.status, retry_after: row.retry_after, error }
     }
 }
 

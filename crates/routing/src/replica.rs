@@ -52,15 +52,13 @@ pub enum RouteError {
     /// Two files are served under one name.
     #[error(
         "the name `{model}` stands for two different files, {} on {} and {} on {}: give one of them another name",
-        .first.1.short(), .first.0, .second.1.short(), .second.0
+        .files[0].1.short(), .files[0].0, .files[1].1.short(), .files[1].0
     )]
     Conflict {
         /// What was asked for.
         model: ModelId,
-        /// A node's name and the digest of its file.
-        first: (String, Digest),
-        /// Another node's, with another digest.
-        second: (String, Digest),
+        /// Two nodes' names, each with the digest of its file.
+        files: Box<[(String, Digest); 2]>,
     },
 }
 
@@ -175,7 +173,7 @@ fn conflict<'a>(model: &ModelId, replicas: impl Iterator<Item = (&'a PeerView, &
     let mut digests = replicas.filter_map(|(peer, listed)| Some((peer.name.clone(), listed.digest?)));
     let first = digests.next()?;
     let second = digests.find(|(_, digest)| *digest != first.1)?;
-    Some(RouteError::Conflict { model: model.clone(), first, second })
+    Some(RouteError::Conflict { model: model.clone(), files: Box::new([first, second]) })
 }
 
 fn refusal(view: &MeshView, model: &ModelId, replicas: &[(&PeerView, &ModelView)]) -> RouteError {

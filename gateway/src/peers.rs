@@ -1,0 +1,43 @@
+//! What the gateway needs of the mesh: the seam behind which it can be tested without one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mesh_types::{MeshView, PeerId};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
+
+/// The mesh as the gateway uses it.
+pub trait Peers: Send + Sync + 'static {
+    /// The mesh as this node sees it, now and on every change.
+    fn view(&self) -> watch::Receiver<Arc<MeshView>>;
+
+    /// How old each peer's last status is.
+    fn ages(&self) -> HashMap<PeerId, Duration>;
+
+    /// A gRPC channel to `peer`, which may be the local node. Cheap; calls to a peer that is not connected fail at once.
+    fn channel(&self, peer: &PeerId) -> Channel;
+
+    /// Cancelled the moment the connection to `peer` is lost; already cancelled where there is none.
+    fn presence(&self, peer: &PeerId) -> CancellationToken;
+}
+
+impl Peers for mesh_mesh::Mesh {
+    fn view(&self) -> watch::Receiver<Arc<MeshView>> {
+        Self::view(self)
+    }
+
+    fn ages(&self) -> HashMap<PeerId, Duration> {
+        self.peers().into_iter().map(|record| (PeerId::new(record.status.peer_id), record.age)).collect()
+    }
+
+    fn channel(&self, peer: &PeerId) -> Channel {
+        Self::channel(self, peer)
+    }
+
+    fn presence(&self, peer: &PeerId) -> CancellationToken {
+        Self::presence(self, peer)
+    }
+}

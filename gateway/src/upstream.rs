@@ -1,0 +1,217 @@
+//! The call to a stage-0 node: which one, when to try another, and what a broken connection means.
+//!
+//! A run is opened once its node has accepted it; until then another replica may take its place. Dropping a [`Run`], or
+//! the future that opens it, cancels the call, and the node frees the sequence on every stage.
+
+use std::time::Duration;
+
+use mesh_proto::v1;
+use mesh_proto::v1::generate_event::Event as Wire;
+use mesh_proto::v1::inference_client::InferenceClient;
+use mesh_routing::Candidate;
+use mesh_types::{ChatRequest, ErrorClass, Fault, FinishReason, Usage};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Status, Streaming};
+
+use crate::config::Limits;
+use crate::peers::Peers;
+
+/// Most replicas that are asked about one request.
+const MAX_ATTEMPTS: usize = 3;
+/// Most bytes of a peer's message that a client gets to see.
+const MAX_MESSAGE: usize = 2000;
+
+/// A run that a node has accepted.
+pub(crate) struct Run {
+    events: Streaming<v1::GenerateEvent>,
+    peer: String,
+    presence: CancellationToken,
+    /// How long the node may be silent, and until when it may be now.
+    silence: Duration,
+    deadline: Instant,
+}
+
+/// What happens in a run, in order. [`Event::Finished`] is the last.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// More text; never empty.
+    Text(String),
+    /// The run is over, and went well.
+    Finished(FinishReason, Usage),
+}
+
+/// Opens `chat` at the first replica that accepts it.
+///
+/// # Errors
+/// What the router says where there is no replica; a node's refusal; or what the first replica failed with, where all
+/// that were asked failed in a way that another might not have.
+///
+/// # Cancel safety
+/// Dropping it cancels the call.
+pub(crate) async fn open(peers: &dyn Peers, chat: &ChatRequest, limits: &Limits) -> Result<Run, Fault> {
+    let view = peers.view().borrow().clone();
+    let choice = mesh_routing::choose(&view, &chat.model)?;
+    tracing::debug!(%choice, "replicas");
+    let mut first_fault = None;
+    for candidate in choice.candidates.iter().take(MAX_ATTEMPTS) {
+        match open_at(peers, candidate, chat, limits).await {
+            Ok(run) => {
+                tracing::info!(peer = %candidate.name, "accepted");
+                return Ok(run);
+            }
+            Err(fault) if another_may_do(&fault) => {
+                tracing::warn!(peer = %candidate.name, %fault, "no answer from this replica");
+                first_fault.get_or_insert(fault);
+            }
+            Err(fault) => return Err(fault),
+        }
+    }
+    Err(first_fault.unwrap_or_else(|| Fault::unavailable("no replica of the model can be reached")))
+}
+
+fn another_may_do(fault: &Fault) -> bool {
+    matches!(fault.class, ErrorClass::Unavailable | ErrorClass::Overloaded)
+}
+
+async fn open_at(peers: &dyn Peers, candidate: &Candidate, chat: &ChatRequest, limits: &Limits) -> Result<Run, Fault> {
+    let presence = peers.presence(&candidate.peer);
+    let mut client = InferenceClient::new(peers.channel(&candidate.peer));
+    let name = &candidate.name;
+    let accepting = async {
+        let events = client.generate(v1::GenerateRequest::from(chat)).await.map_err(|status| fault(&status, name))?;
+        let mut run = Run {
+            events: events.into_inner(),
+            peer: name.clone(),
+            presence: presence.clone(),
+            silence: limits.next_event,
+            deadline: Instant::now() + limits.next_event,
+        };
+        run.started().await?;
+        run.deadline = Instant::now() + run.silence;
+        Ok(run)
+    };
+    tokio::select! {
+        biased;
+        accepted = timeout(limits.first_event, accepting) => accepted.unwrap_or_else(|_| {
+            Err(Fault::new(ErrorClass::Deadline, format!("{name} did not accept the request in time")))
+        }),
+        () = presence.cancelled() => Err(lost(name)),
+    }
+}
+
+impl Run {
+    /// Waits for the first event, which says that the node has accepted the request.
+    async fn started(&mut self) -> Result<(), Fault> {
+        match self.message().await? {
+            Wire::Started(_) => Ok(()),
+            Wire::Fault(fault) => Err(from_peer(fault.into())),
+            Wire::Delta(_) | Wire::Finished(_) => Err(self.violation("an answer that had not started")),
+        }
+    }
+
+    /// The next event.
+    ///
+    /// # Errors
+    /// The run failed; there is no next event.
+    ///
+    /// # Cancel safety
+    /// No event is lost by dropping it.
+    pub(crate) async fn next(&mut self) -> Result<Event, Fault> {
+        loop {
+            let presence = self.presence.clone();
+            let message = tokio::select! {
+                // Events that have arrived come before the loss.
+                biased;
+                message = timeout_at(self.deadline, self.message()) => message.map_err(|_| {
+                    Fault::new(ErrorClass::Deadline, format!("{} has been silent for too long", self.peer))
+                })??,
+                () = presence.cancelled() => return Err(lost(&self.peer)),
+            };
+            self.deadline = Instant::now() + self.silence;
+            match message {
+                Wire::Delta(delta) if delta.text.is_empty() => {}
+                Wire::Delta(delta) => return Ok(Event::Text(delta.text)),
+                Wire::Finished(finished) => {
+                    let (reason, usage) =
+                        finished.try_into().map_err(|malformed| self.violation(&format!("{malformed}")))?;
+                    return Ok(Event::Finished(reason, usage));
+                }
+                Wire::Fault(fault) => return Err(from_peer(fault.into())),
+                Wire::Started(_) => return Err(self.violation("a second start")),
+            }
+        }
+    }
+
+    /// A fault for when the node breaks the protocol by `what`.
+    pub(crate) fn violation(&self, what: &str) -> Fault {
+        tracing::error!(peer = %self.peer, what, "the peer broke the protocol");
+        Fault::new(ErrorClass::PeerProtocol, format!("{} gave an answer that makes no sense", self.peer))
+    }
+
+    async fn message(&mut self) -> Result<Wire, Fault> {
+        match self.events.message().await {
+            Ok(Some(v1::GenerateEvent { event: Some(event) })) => Ok(event),
+            Ok(Some(v1::GenerateEvent { event: None })) => Err(self.violation("an event of an unknown kind")),
+            Ok(None) => Err(self.violation("an end without a finish")),
+            Err(status) => Err(fault(&status, &self.peer)),
+        }
+    }
+}
+
+/// The fault in `status`. A status that carries none was not made by the node's inference service but on the way to it.
+fn fault(status: &Status, peer: &str) -> Fault {
+    if !status.details().is_empty() {
+        return from_peer(mesh_proto::convert::status_to_fault(status));
+    }
+    tracing::warn!(peer, %status, "the call broke");
+    match status.code() {
+        Code::DeadlineExceeded => Fault::new(ErrorClass::Deadline, format!("{peer} did not answer in time")),
+        Code::Unimplemented => Fault::unavailable(format!("{peer} serves no models")),
+        // tonic's answer to a message over its limit.
+        Code::OutOfRange | Code::ResourceExhausted => Fault::invalid(format!("The request is too large for {peer}.")),
+        _ => lost(peer),
+    }
+}
+
+fn lost(peer: &str) -> Fault {
+    Fault::unavailable(format!("the connection to {peer} was lost")).with_code("peer_lost")
+}
+
+/// A peer's fault as a client may see it.
+fn from_peer(mut fault: Fault) -> Fault {
+    if fault.message.len() > MAX_MESSAGE {
+        let end = (0..=MAX_MESSAGE).rev().find(|end| fault.message.is_char_boundary(*end)).unwrap_or(0);
+        fault.message.truncate(end);
+    }
+    // Only the client cancels; a node that gives up is one that cannot go on.
+    if fault.class == ErrorClass::Cancelled {
+        fault.class = ErrorClass::Unavailable;
+    }
+    fault
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_without_a_fault_comes_from_the_way() {
+        for code in [Code::Unknown, Code::Unavailable, Code::Internal, Code::Cancelled, Code::Aborted] {
+            let fault = fault(&Status::new(code, "h2 protocol error: broken pipe"), "beta");
+            assert_eq!(
+                (fault.class, fault.message.as_str()),
+                (ErrorClass::Unavailable, "the connection to beta was lost")
+            );
+        }
+        assert_eq!(fault(&Status::unimplemented(""), "beta").message, "beta serves no models");
+        assert_eq!(fault(&Status::out_of_range("x"), "beta").class, ErrorClass::InvalidRequest);
+    }
+
+    #[test]
+    fn a_peers_fault_is_bounded_and_never_the_clients_own_cancel() {
+        let seen = from_peer(Fault::new(ErrorClass::Cancelled, "é".repeat(5000)));
+        assert_eq!(seen.class, ErrorClass::Unavailable);
+        assert_eq!(seen.message.len(), MAX_MESSAGE);
+    }
+}

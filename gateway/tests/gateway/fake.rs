@@ -1,0 +1,311 @@
+//! A mesh of scripted stage-0 nodes: real gRPC over in-memory connections that can be cut.
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::Stream;
+use hyper_util::rt::TokioIo;
+use mesh_gateway::Peers;
+use mesh_proto::convert::fault_to_status;
+use mesh_proto::v1;
+use mesh_proto::v1::generate_event::Event;
+use mesh_proto::v1::inference_server::{Inference, InferenceServer};
+use mesh_types::{ByteSize, Fault, FinishReason, MeshView, ModelView, PeerId, PeerState, PeerView, Usage};
+use tokio::io::DuplexStream;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint, Server, Uri};
+use tonic::{Request, Response, Status};
+
+/// What a node does with a call.
+#[derive(Clone, Debug)]
+pub(crate) enum Script {
+    /// Refuses with a fault.
+    Refuse(Fault),
+    /// Refuses with a status that carries no fault.
+    Status(Status),
+    /// Never says anything, not even that it heard the call.
+    Deaf,
+    /// Does these steps.
+    Steps(Vec<Step>),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Started,
+    Text(&'static str),
+    Finished(FinishReason),
+    Fault(Fault),
+    /// An event without a kind.
+    Nonsense,
+    /// Goes on once the test says so.
+    Gate,
+    /// Waits for ever.
+    Hang,
+}
+
+/// The usage that every scripted answer ends with.
+pub(crate) const USAGE: Usage = Usage { prompt_tokens: 11, completion_tokens: 3, cached_tokens: 2 };
+
+pub(crate) fn whole_answer() -> Script {
+    Script::Steps(vec![
+        Step::Started,
+        Step::Text("Hel"),
+        Step::Text(""),
+        Step::Text("lo 🌍"),
+        Step::Finished(FinishReason::Stop),
+    ])
+}
+
+/// One scripted node.
+pub(crate) struct Node {
+    script: Mutex<Script>,
+    /// The requests it got.
+    pub(crate) requests: Mutex<Vec<v1::GenerateRequest>>,
+    /// Calls that began, and calls that were dropped before their script's end.
+    begun: watch::Sender<usize>,
+    cancelled: watch::Sender<usize>,
+    gate: Arc<tokio::sync::Semaphore>,
+    channel: Channel,
+    /// Serves and relays; aborting it cuts every connection.
+    tasks: Mutex<JoinSet<()>>,
+    pub(crate) presence: CancellationToken,
+}
+
+impl Node {
+    fn new(script: Script) -> Arc<Self> {
+        let (dial, dialled) = mpsc::channel::<DuplexStream>(4);
+        let connector = tower::service_fn(move |_: Uri| {
+            let dial = dial.clone();
+            async move {
+                let (near, far) = tokio::io::duplex(1 << 16);
+                dial.send(far).await.map_err(|_| std::io::Error::from(std::io::ErrorKind::ConnectionRefused))?;
+                Ok::<_, std::io::Error>(TokioIo::new(near))
+            }
+        });
+        let node = Arc::new(Self {
+            script: Mutex::new(script),
+            requests: Mutex::default(),
+            begun: watch::channel(0).0,
+            cancelled: watch::channel(0).0,
+            gate: Arc::new(tokio::sync::Semaphore::new(0)),
+            channel: Endpoint::from_static("http://node").connect_with_connector_lazy(connector),
+            tasks: Mutex::default(),
+            presence: CancellationToken::new(),
+        });
+        let service = InferenceServer::new(Service(Arc::clone(&node)));
+        node.tasks.lock().unwrap().spawn(relay_and_serve(service, dialled));
+        node
+    }
+
+    pub(crate) fn set(&self, script: Script) {
+        *self.script.lock().unwrap() = script;
+    }
+
+    /// Lets one [`Step::Gate`] pass.
+    pub(crate) fn open_gate(&self) {
+        self.gate.add_permits(1);
+    }
+
+    /// Cuts all connections, and refuses new ones.
+    pub(crate) fn cut(&self) {
+        self.tasks.lock().unwrap().abort_all();
+    }
+
+    /// Waits until `count` calls have begun.
+    pub(crate) async fn begun(&self, count: usize) {
+        wait(&self.begun, count, "began").await;
+    }
+
+    /// Waits until a call has begun that gives the client nothing to read; for ever where `script` gives it something.
+    pub(crate) async fn begun_and_silent(&self, script: &Script, stream: bool) {
+        self.begun(1).await;
+        if stream && matches!(script, Script::Steps(steps) if steps.len() > 1) {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits until `count` calls were dropped before their end.
+    pub(crate) async fn cancelled(&self, count: usize) {
+        wait(&self.cancelled, count, "were cancelled").await;
+    }
+}
+
+async fn wait(counter: &watch::Sender<usize>, count: usize, what: &str) {
+    let mut counter = counter.subscribe();
+    let reached = counter.wait_for(|now| *now >= count);
+    let reached = tokio::time::timeout(Duration::from_secs(5), reached).await.is_ok();
+    assert!(reached, "{count} calls {what} within 5 s");
+}
+
+/// Serves on the far ends of relays, all of which end with this future.
+async fn relay_and_serve(service: InferenceServer<Service>, mut dialled: mpsc::Receiver<DuplexStream>) {
+    let mut relays = JoinSet::new();
+    let (accept, accepted) = mpsc::channel(4);
+    relays.spawn(async move {
+        let incoming = ReceiverStream::new(accepted);
+        Server::builder().add_service(service).serve_with_incoming(incoming).await.unwrap();
+    });
+    while let Some(mut near) = dialled.recv().await {
+        let (mut middle, far) = tokio::io::duplex(1 << 16);
+        accept.send(Ok::<_, std::io::Error>(far)).await.unwrap();
+        relays.spawn(async move {
+            let _ = tokio::io::copy_bidirectional(&mut near, &mut middle).await;
+        });
+    }
+}
+
+struct Service(Arc<Node>);
+
+/// Counts a call that is dropped before its end.
+struct Guard {
+    node: Arc<Node>,
+    ended: bool,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.node.cancelled.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Inference for Service {
+    type GenerateStream = Pin<Box<dyn Stream<Item = Result<v1::GenerateEvent, Status>> + Send>>;
+
+    async fn generate(&self, request: Request<v1::GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
+        let node = Arc::clone(&self.0);
+        node.requests.lock().unwrap().push(request.into_inner());
+        node.begun.send_modify(|count| *count += 1);
+        let mut guard = Guard { node, ended: false };
+        let script = guard.node.script.lock().unwrap().clone();
+        let steps = match script {
+            Script::Deaf => std::future::pending().await,
+            Script::Steps(steps) => steps,
+            Script::Refuse(fault) => {
+                guard.ended = true;
+                return Err(fault_to_status(&fault));
+            }
+            Script::Status(status) => {
+                guard.ended = true;
+                return Err(status);
+            }
+        };
+        let events = futures::stream::unfold((guard, VecDeque::from(steps)), |(mut guard, mut steps)| async move {
+            loop {
+                let Some(step) = steps.pop_front() else {
+                    guard.ended = true;
+                    return None;
+                };
+                if let Some(event) = perform(step, &guard.node).await {
+                    return Some((Ok(v1::GenerateEvent { event }), (guard, steps)));
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(events)))
+    }
+}
+
+/// The event that `step` makes; `None`: none.
+async fn perform(step: Step, node: &Node) -> Option<Option<Event>> {
+    match step {
+        Step::Started => Some(Some(Event::Started(v1::Started { prompt_tokens: 11, seed: 1 }))),
+        Step::Text(text) => {
+            Some(Some(Event::Delta(v1::Delta { text: text.to_owned(), tokens: vec![1], position: 11 })))
+        }
+        Step::Finished(reason) => Some(Some(Event::Finished(mesh_proto::convert::finished(reason, USAGE)))),
+        Step::Fault(fault) => Some(Some(Event::Fault(v1::Fault::from(&fault)))),
+        Step::Nonsense => Some(None),
+        Step::Gate => {
+            node.gate.acquire().await.unwrap().forget();
+            None
+        }
+        Step::Hang => std::future::pending().await,
+    }
+}
+
+/// A mesh as the gateway sees it.
+pub(crate) struct Mesh {
+    view: watch::Sender<Arc<MeshView>>,
+    nodes: HashMap<PeerId, Arc<Node>>,
+    pub(crate) ages: Mutex<HashMap<PeerId, Duration>>,
+}
+
+impl Mesh {
+    /// One node for each row of name, active sequences and script; each serves the model `m`.
+    pub(crate) fn new(rows: Vec<(&str, u32, Script)>) -> Arc<Self> {
+        let mut view = MeshView::default();
+        let mut nodes = HashMap::new();
+        for (name, active, script) in rows {
+            let peer = peer(name, vec![model("m", active)]);
+            nodes.insert(peer.id.clone(), Node::new(script));
+            view.peers.push(peer);
+        }
+        Arc::new(Self { view: watch::channel(Arc::new(view)).0, nodes, ages: Mutex::default() })
+    }
+
+    pub(crate) fn node(&self, name: &str) -> &Arc<Node> {
+        &self.nodes[&PeerId::new(format!("id-{name}"))]
+    }
+
+    pub(crate) fn change(&self, change: impl FnOnce(&mut MeshView)) {
+        self.view.send_modify(|view| change(Arc::make_mut(view)));
+    }
+}
+
+pub(crate) fn peer(name: &str, models: Vec<ModelView>) -> PeerView {
+    PeerView {
+        id: PeerId::new(format!("id-{name}")),
+        name: name.into(),
+        state: PeerState::Ready,
+        local: false,
+        version: "0.1.0".into(),
+        addresses: Vec::new(),
+        stage_addresses: Vec::new(),
+        memory: ByteSize::default(),
+        memory_free: ByteSize::default(),
+        models,
+        stages: Vec::new(),
+    }
+}
+
+pub(crate) fn model(name: &str, active: u32) -> ModelView {
+    ModelView {
+        name: name.into(),
+        digest: None,
+        ready: true,
+        detail: String::new(),
+        context: 2048,
+        layers: 30,
+        nodes: vec!["alpha".into(), "beta".into()],
+        ranges: Vec::new(),
+        active,
+        queued: 0,
+        last_forward_ms: Some(1000),
+        scripted: true,
+    }
+}
+
+impl Peers for Mesh {
+    fn view(&self) -> watch::Receiver<Arc<MeshView>> {
+        self.view.subscribe()
+    }
+
+    fn ages(&self) -> HashMap<PeerId, Duration> {
+        self.ages.lock().unwrap().clone()
+    }
+
+    fn channel(&self, peer: &PeerId) -> Channel {
+        self.nodes[peer].channel.clone()
+    }
+
+    fn presence(&self, peer: &PeerId) -> CancellationToken {
+        self.nodes[peer].presence.clone()
+    }
+}

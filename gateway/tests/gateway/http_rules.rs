@@ -1,0 +1,161 @@
+//! HTTP itself: methods, paths, the key, limits, connections, cross-origin requests.
+
+use http::{Method, Request};
+use http_body_util::Full;
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::client::{Answer, chat, config, get, post, request, serve, soon};
+use crate::fake::{Mesh, whole_answer};
+
+fn mesh() -> std::sync::Arc<Mesh> {
+    Mesh::new(vec![("alpha", 0, whole_answer())])
+}
+
+#[tokio::test]
+async fn unknown_paths_and_methods_are_the_dialects_errors() {
+    let served = serve(&mesh(), config()).await;
+    for path in ["/nothing", "/v1", "/v1/embeddings", "/v1/chat"] {
+        assert_eq!(served.ask(get(path)).await.error(), (404, None, Some("unknown_url".into())), "{path}");
+    }
+    for (method, path, allow) in [
+        (Method::GET, "/v1/chat/completions", "POST, OPTIONS"),
+        (Method::DELETE, "/v1/models/m", "GET, HEAD, OPTIONS"),
+        (Method::POST, "/health", "GET, HEAD, OPTIONS"),
+    ] {
+        let answer = served.ask(request(method, path, "")).await;
+        assert_eq!(answer.error(), (405, None, Some("method_not_allowed".into())), "{path}");
+        assert_eq!(answer.header("allow"), allow);
+    }
+    assert_eq!(served.ask(get("/")).await.json()["openai_base_url"], "/v1");
+    let head = served.ask(request(Method::HEAD, "/v1/models", "")).await;
+    assert_eq!((head.status().as_u16(), head.body.as_str()), (200, ""));
+    let options = served.ask(request(Method::OPTIONS, "/v1/models", "")).await;
+    assert_eq!((options.status().as_u16(), options.header("allow")), (204, "GET, HEAD, OPTIONS"));
+}
+
+#[tokio::test]
+async fn the_key_is_asked_for_where_there_is_one() {
+    let served = serve(&mesh(), config().with_api_key(Some("s3cret".into()))).await;
+    let with = |header: Option<&str>| {
+        let mut request = post(&chat(json!({})));
+        if let Some(header) = header {
+            request.headers_mut().insert("authorization", header.parse().unwrap());
+        }
+        request
+    };
+    for good in ["Bearer s3cret", "bearer s3cret", "BEARER  s3cret"] {
+        assert_eq!(served.ask(with(Some(good))).await.status(), 200, "{good}");
+    }
+    for bad in [None, Some("Bearer s3cre"), Some("Bearer s3crets"), Some("Basic s3cret"), Some("s3cret"), Some("Bearer ")] {
+        let answer = served.ask(with(bad)).await;
+        assert_eq!(answer.error(), (401, None, Some("invalid_api_key".into())), "{bad:?}");
+        assert_eq!(answer.header("www-authenticate"), "Bearer");
+    }
+    assert_eq!(served.ask(get("/v1/models")).await.status(), 401);
+    assert_eq!(served.ask(get("/v1/models/m")).await.status(), 401);
+    assert_eq!(served.ask(get("/nothing")).await.status(), 401);
+    assert_eq!(served.ask(get("/health")).await.status(), 200, "whoever watches over it needs no key");
+}
+
+#[tokio::test]
+async fn pages_in_browsers_may_ask() {
+    let served = serve(&mesh(), config().with_api_key(Some("s3cret".into()))).await;
+    let mut preflight = request(Method::OPTIONS, "/v1/chat/completions", "");
+    let headers = preflight.headers_mut();
+    headers.insert("origin", "https://app.example".parse().unwrap());
+    headers.insert("access-control-request-method", "POST".parse().unwrap());
+    headers.insert("access-control-request-headers", "authorization,x-stainless-os".parse().unwrap());
+    let answer = served.ask(preflight).await;
+    assert_eq!(answer.status(), 204);
+    assert_eq!(answer.header("access-control-allow-origin"), "*");
+    assert_eq!(answer.header("access-control-allow-methods"), "POST, OPTIONS");
+    assert_eq!(answer.header("access-control-allow-headers"), "authorization,x-stainless-os");
+    let refused = served.chat(&chat(json!({}))).await;
+    assert_eq!((refused.status().as_u16(), refused.header("access-control-allow-origin")), (401, "*"));
+    assert!(refused.header("access-control-expose-headers").contains("x-request-id"));
+}
+
+#[tokio::test]
+async fn every_response_carries_a_request_id() {
+    let served = serve(&mesh(), config()).await;
+    let first = served.ask(get("/nothing")).await.header("x-request-id").to_owned();
+    let second = served.chat(&chat(json!({}))).await.header("x-request-id").to_owned();
+    assert!(first.len() == 36 && second.len() == 36 && first != second);
+    let mut request = post(&chat(json!({"stream": true})));
+    request.headers_mut().insert("x-request-id", "mine-1".parse().unwrap());
+    assert_eq!(served.ask(request).await.header("x-request-id"), "mine-1");
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_a_413_that_the_client_gets_to_see() {
+    let mut config = config();
+    config.limits.body_bytes = 1 << 20;
+    let served = serve(&mesh(), config).await;
+    let over = vec![b' '; (1 << 20) + 1];
+    let expected = (413, None, Some("request_too_large".to_owned()));
+    let answer = served.ask(request(Method::POST, "/v1/chat/completions", over.clone())).await;
+    assert_eq!(answer.error(), expected, "with a length");
+
+    let mut stream = TcpStream::connect(served.addr).await.unwrap();
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n";
+    stream.write_all(format!("{head}{:x}\r\n", over.len()).as_bytes()).await.unwrap();
+    stream.write_all(&over).await.unwrap();
+    stream.write_all(b"\r\n0\r\n\r\n").await.unwrap();
+    let mut text = String::new();
+    soon(stream.read_to_string(&mut text)).await.unwrap();
+    assert!(text.starts_with("HTTP/1.1 413") && text.contains("request_too_large"), "in chunks: {text}");
+
+    let mut stream = TcpStream::connect(served.addr).await.unwrap();
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 9999999\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut start = [0; 12];
+    soon(stream.read_exact(&mut start)).await.unwrap();
+    assert_eq!(&start, b"HTTP/1.1 413", "before anything is sent");
+
+    let mut fits = chat(json!({})).to_string();
+    fits.push_str(&" ".repeat((1 << 20) - fits.len()));
+    assert_eq!(served.ask(request(Method::POST, "/v1/chat/completions", fits)).await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_is_a_408() {
+    let mut config = config();
+    config.limits.body = std::time::Duration::from_millis(100);
+    let served = serve(&mesh(), config).await;
+    let mut stream = TcpStream::connect(served.addr).await.unwrap();
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut start = [0; 12];
+    soon(stream.read_exact(&mut start)).await.unwrap();
+    assert_eq!(&start, b"HTTP/1.1 408");
+}
+
+#[tokio::test]
+async fn a_connection_serves_many_requests() {
+    let served = serve(&mesh(), config()).await;
+    let mut client = served.client().await;
+    for stream in [false, true, false, true] {
+        assert_eq!(client.ask(post(&chat(json!({"stream": stream})))).await.status(), 200);
+    }
+    assert_eq!(client.ask(get("/nothing")).await.status(), 404);
+    assert_eq!(client.ask(get("/v1/models")).await.status(), 200);
+}
+
+#[tokio::test]
+async fn http2_works_with_prior_knowledge() {
+    let served = serve(&mesh(), config()).await;
+    let (mut sender, _connection) = served.client2().await;
+    let mut ask = async |body: serde_json::Value| {
+        let request = Request::post("http://gateway/v1/chat/completions").body(Full::from(body.to_string())).unwrap();
+        soon(sender.ready()).await.unwrap();
+        Answer::read(soon(sender.send_request(request)).await.unwrap()).await
+    };
+    let answer = ask(chat(json!({}))).await;
+    assert_eq!(answer.head.version, http::Version::HTTP_2);
+    assert_eq!(answer.json()["choices"][0]["message"]["content"], "Hello 🌍");
+    let answer = ask(chat(json!({"stream": true}))).await;
+    assert_eq!(answer.events().last().unwrap(), "[DONE]");
+    assert_eq!(ask(chat(json!({"n": 2}))).await.error().0, 400);
+}
