@@ -13,11 +13,16 @@
 pub mod chain;
 pub mod child;
 pub mod codec;
+pub mod conformance;
 pub mod error;
 pub mod frame;
 pub mod generator;
+pub mod llama;
+pub mod sampling;
 pub mod scripted;
 pub mod stage;
+#[doc(hidden)]
+pub mod testkit;
 
 pub use error::StageError;
 pub use frame::{Command, Frame, MicroBatch, Output, Rows, Segment, SeqId, StepFailure, StepId, StepResult, Want};

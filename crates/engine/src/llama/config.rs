@@ -1,0 +1,168 @@
+//! What a llama stage is made from. Travels to the child process as JSON.
+
+use std::path::{Path, PathBuf};
+
+use kernels_ffi::{FlashAttention, KvType, TableLayout};
+use mesh_gguf::{EmbeddingSource, ModelInfo, SlicePlan, Source};
+use mesh_types::{LayerRange, ModelId};
+use serde::{Deserialize, Serialize};
+
+use crate::error::StageError;
+use crate::stage::StageSpec;
+
+/// How a llama stage is loaded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LlamaStageConfig {
+    /// What it is. Checked against the file.
+    pub spec: StageSpec,
+    /// The GGUF file: a whole model (the first shard of a sharded one) or the slice with these layers.
+    pub model_path: PathBuf,
+    /// Tensor that holds the rows which leave; `None` if and only if the stage is the last.
+    pub tap: Option<String>,
+    /// Tensor to overwrite with the rows which come in; `None` where the batch's embeddings are the rows.
+    pub inject: Option<String>,
+    /// Where a first stage that is fed with rows finds them; `None` where it is fed with tokens.
+    pub embedding: Option<EmbeddingPlace>,
+    /// How it computes.
+    pub compute: Compute,
+}
+
+/// How a stage computes. Changes speed and memory, and the last bits of the result: compare like with like.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Compute {
+    /// Threads; at least 1.
+    pub threads: u32,
+    /// Type of the cached keys and values.
+    pub kv_type: KvType,
+    /// Fused attention.
+    pub flash_attention: FlashAttention,
+    /// Layers on the GPU; `None` means all.
+    pub gpu_layers: Option<u32>,
+    /// The device to use; `None` means all GPUs that there are.
+    pub device: Option<String>,
+    /// Most rows of raw logits in one micro-batch, besides one row a sequence. Memory: twice the vocabulary's size in
+    /// floats a row, so 0 but for tests and tools.
+    pub max_logits_rows: u32,
+}
+
+impl Compute {
+    /// The defaults, on this many threads.
+    pub fn with_threads(threads: u32) -> Self {
+        Self {
+            threads,
+            kv_type: KvType::default(),
+            flash_attention: FlashAttention::default(),
+            gpu_layers: None,
+            device: None,
+            max_logits_rows: 0,
+        }
+    }
+}
+
+/// How much a stage can hold at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Positions of one sequence.
+    pub n_ctx: u32,
+    /// Sequences.
+    pub n_seq: u32,
+    /// Tokens in a micro-batch.
+    pub n_batch: u32,
+}
+
+/// The token embeddings in a file of this machine, and how hidden rows are made of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EmbeddingPlace {
+    /// The file.
+    pub path: PathBuf,
+    /// Byte at which row 0 begins.
+    pub offset: u64,
+    /// ggml's number of the values' type.
+    pub type_id: u32,
+    /// Values in a row.
+    pub n_embd: u32,
+    /// Rows.
+    pub n_vocab: u32,
+    /// What the values are multiplied by.
+    pub factor: f32,
+}
+
+impl EmbeddingPlace {
+    pub(super) fn layout(&self) -> TableLayout {
+        TableLayout {
+            offset: self.offset,
+            type_id: self.type_id,
+            n_embd: self.n_embd,
+            n_vocab: self.n_vocab,
+            factor: self.factor,
+        }
+    }
+}
+
+impl From<&EmbeddingSource> for EmbeddingPlace {
+    fn from(source: &EmbeddingSource) -> Self {
+        Self {
+            path: source.path.clone(),
+            offset: source.offset,
+            type_id: source.ggml_type.id(),
+            n_embd: source.n_embd,
+            n_vocab: source.n_vocab,
+            factor: source.factor,
+        }
+    }
+}
+
+/// Which slice of which model a stage is.
+#[derive(Clone, Debug)]
+pub struct SliceOf<'a> {
+    /// The whole model's name.
+    pub model: ModelId,
+    /// The whole model.
+    pub info: &'a ModelInfo,
+    /// How the slice was made.
+    pub plan: &'a SlicePlan,
+    /// The whole model's token embeddings, where this machine has them; used by a first stage that takes rows.
+    pub embedding: Option<&'a EmbeddingSource>,
+}
+
+impl LlamaStageConfig {
+    /// The whole model in the file at `path`, as one stage: tokens in, logits out.
+    ///
+    /// # Errors
+    /// [`StageError::Load`] where the file's header is unusable.
+    pub fn unsplit(model: ModelId, path: &Path, limits: Limits, compute: Compute) -> Result<Self, StageError> {
+        let load = |why: String| StageError::Load(why);
+        let source = Source::open(path).map_err(|error| load(error.to_string()))?;
+        let info = ModelInfo::of(source.header()).map_err(|error| load(error.to_string()))?;
+        let layers = LayerRange::new(0, info.n_layer).ok_or_else(|| load("a model without layers".to_owned()))?;
+        let spec = spec_of(model, &info, layers, limits);
+        Ok(Self { spec, model_path: path.to_owned(), tap: None, inject: None, embedding: None, compute })
+    }
+
+    /// One slice of a split model, which lies at `path`.
+    pub fn slice(of: SliceOf<'_>, path: &Path, limits: Limits, compute: Compute) -> Self {
+        let (kind, boundary) = (of.plan.kind(), of.plan.boundary());
+        let spec = spec_of(of.model, of.info, of.plan.range(), limits);
+        Self {
+            embedding: of.embedding.filter(|_| kind.takes_rows() && spec.is_first()).map(EmbeddingPlace::from),
+            spec,
+            model_path: path.to_owned(),
+            tap: (!kind.has_head()).then(|| boundary.tap.clone()),
+            inject: boundary.inject.filter(|_| kind.takes_rows()).map(str::to_owned),
+            compute,
+        }
+    }
+}
+
+fn spec_of(model: ModelId, info: &ModelInfo, layers: LayerRange, limits: Limits) -> StageSpec {
+    StageSpec {
+        model,
+        layers,
+        n_layer: info.n_layer,
+        n_embd: info.n_embd,
+        n_vocab: info.n_vocab,
+        n_ctx: limits.n_ctx,
+        n_seq: limits.n_seq,
+        n_batch: limits.n_batch,
+    }
+}

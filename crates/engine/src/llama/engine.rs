@@ -1,0 +1,356 @@
+//! What a frame does to the context: the stage without its thread and links.
+
+use kernels_ffi::{
+    Context, ContextParams, DecodeError, DecodeInput, EmbeddingTable, Input, Model, ModelParams, Place, Vocab,
+};
+use mesh_types::{RequestId, Sampling, TokenId};
+
+use super::config::LlamaStageConfig;
+use crate::error::StageError;
+use crate::frame::{Command, Frame, MicroBatch, Output, Rows, Segment, SeqId, StepFailure, StepResult, Want};
+use crate::sampling::Drawer;
+use crate::stage::StageSpec;
+
+/// A loaded stage.
+pub(super) struct Engine {
+    spec: StageSpec,
+    context: Context,
+    /// Makes the rows of a first stage that is fed with rows.
+    embedding: Option<EmbeddingTable>,
+    /// Of the last stage.
+    drawer: Option<Drawer>,
+    slots: Vec<Slot>,
+    places: Vec<Place>,
+    tokens: Vec<i32>,
+}
+
+#[derive(Clone, Default)]
+struct Slot {
+    /// Positions held.
+    len: u32,
+    /// Set where recurrent layers hold positions that should have been cut off; only emptying the slot helps.
+    spoilt: bool,
+    run: Option<Run>,
+}
+
+#[derive(Clone)]
+struct Run {
+    request: RequestId,
+    sampling: Sampling,
+    prompt_len: u32,
+}
+
+/// Why a batch gives no rows and no result.
+enum Stop {
+    /// The link is going: nobody waits for an answer.
+    Aborted,
+    /// The batch fails, the link lives.
+    Failed(String),
+}
+
+impl Engine {
+    pub(super) fn load(config: &LlamaStageConfig) -> Result<Self, StageError> {
+        let spec = &config.spec;
+        check_config(config)?;
+        let devices = config.compute.device.iter().cloned().collect();
+        let params = ModelParams { gpu_layers: config.compute.gpu_layers, devices, ..ModelParams::default() };
+        let model = Model::load(&config.model_path, &params).map_err(load_error)?;
+        check_model(config, &model)?;
+        let (embedding, drawer) = (open_embedding(config)?, open_drawer(spec, &model)?);
+        let context = Context::new(&model, context_params(config)?).map_err(load_error)?;
+        Ok(Self {
+            context,
+            embedding,
+            drawer,
+            slots: vec![Slot::default(); spec.n_seq as usize],
+            spec: spec.clone(),
+            places: Vec::new(),
+            tokens: Vec::new(),
+        })
+    }
+
+    pub(super) fn weight_bytes(&self) -> u64 {
+        self.context.model().size_bytes()
+    }
+
+    /// Empties all slots, for a link whose computations `abort` ends.
+    pub(super) fn reset(&mut self, abort: kernels_ffi::AbortHandle) {
+        self.context.set_abort(abort);
+        self.context.clear();
+        self.slots.fill(Slot::default());
+    }
+
+    /// Applies one frame; returns the one to hand on.
+    ///
+    /// # Errors
+    /// The end of the link: [`StageError::InvalidFrame`], or [`StageError::Closed`] where a decode was aborted.
+    pub(super) fn apply(&mut self, frame: Frame) -> Result<Option<Frame>, StageError> {
+        match frame {
+            Frame::Batch(batch) => self.batch(batch).map(Some),
+            Frame::Command(command) => {
+                command.check(&self.spec)?;
+                self.command(&command)?;
+                Ok((!self.spec.is_last()).then_some(Frame::Command(command)))
+            }
+            Frame::Failure(failure) if !self.spec.is_first() => Ok(Some(Frame::Failure(failure))),
+            Frame::Failure(_) => Err(StageError::InvalidFrame("a failure into the first stage".to_owned())),
+            Frame::Result(_) => Err(StageError::InvalidFrame("a result on the way down".to_owned())),
+        }
+    }
+
+    fn command(&mut self, command: &Command) -> Result<(), StageError> {
+        match command {
+            Command::Open { seq, request, sampling, prompt_len } => {
+                let run = Run { request: request.clone(), sampling: *sampling, prompt_len: *prompt_len };
+                if self.slot(*seq).run.replace(run).is_some() {
+                    return Err(StageError::InvalidFrame(format!("slot {} is open already", seq.0)));
+                }
+                tracing::debug!(%request, slot = seq.0, layers = %self.spec.layers, "run opened");
+            }
+            Command::Truncate { seq, len } => self.truncate(*seq, *len),
+            Command::Copy { from, to, len } => self.copy(*from, *to, *len),
+            Command::Close { seq } => {
+                self.context.clear_seq(seq.0);
+                *self.slot(*seq) = Slot::default();
+            }
+        }
+        Ok(())
+    }
+
+    fn truncate(&mut self, seq: SeqId, len: u32) {
+        if len >= self.slot(seq).len {
+            return;
+        }
+        let cut = len > 0 && self.context.truncate(seq.0, len);
+        if len == 0 {
+            self.context.clear_seq(seq.0);
+        }
+        let slot = self.slot(seq);
+        slot.len = len;
+        slot.spoilt = len > 0 && !cut;
+    }
+
+    fn copy(&mut self, from: SeqId, to: SeqId, len: u32) {
+        if from != to {
+            let source = self.slot(from).clone();
+            self.context.clear_seq(to.0);
+            let recurrent = self.context.model().is_recurrent();
+            self.context.copy_seq(from.0, to.0, if recurrent { source.len } else { len.min(source.len) });
+            let slot = self.slot(to);
+            (slot.len, slot.spoilt) = (source.len, source.spoilt);
+            if !recurrent {
+                slot.len = slot.len.min(len);
+            }
+        }
+        self.truncate(to, len);
+    }
+
+    fn batch(&mut self, batch: MicroBatch) -> Result<Frame, StageError> {
+        batch.check(&self.spec)?;
+        let wants_token = |segment: &&Segment| segment.want == Want::Token && self.spec.is_last();
+        let without_run = |segment: &&Segment| self.slots[segment.seq.0 as usize].run.is_none();
+        if let Some(segment) = batch.segments.iter().filter(wants_token).find(without_run) {
+            let what = format!("a token wanted of slot {} without a run", segment.seq.0);
+            return Err(StageError::InvalidFrame(what));
+        }
+        let step = batch.step;
+        match self.compute(batch) {
+            Ok(frame) => Ok(frame),
+            Err(Stop::Aborted) => Err(StageError::Closed),
+            Err(Stop::Failed(reason)) => {
+                let reason = format!("layers {} of {}: {reason}", self.spec.layers, self.spec.model);
+                tracing::warn!(step = step.0, reason, "step failed");
+                Ok(Frame::Failure(StepFailure { step, reason }))
+            }
+        }
+    }
+
+    fn compute(&mut self, mut batch: MicroBatch) -> Result<Frame, Stop> {
+        self.check_slots(&batch)?;
+        self.place(&batch);
+        let rows = match (batch.rows.take(), &mut self.embedding) {
+            (Some(rows), _) => Some(rows.data),
+            (None, Some(table)) => Some(table.rows(&self.tokens).map_err(|error| Stop::Failed(chain(&error)))?),
+            (None, None) => None,
+        };
+        let input = rows.as_deref().map_or(Input::Tokens(&self.tokens), Input::Rows);
+        let decoded = self.context.decode(&DecodeInput { input, places: &self.places });
+        for segment in &batch.segments {
+            // Where the decode failed, what is left of the slot is the context's to say.
+            let len = if decoded.is_ok() { segment.start + segment.len } else { self.context.seq_len(segment.seq.0) };
+            self.slots[segment.seq.0 as usize].len = len;
+        }
+        decoded.map_err(|error| match error {
+            DecodeError::Aborted => Stop::Aborted,
+            error => Stop::Failed(self.name_requests(&batch, &error)),
+        })?;
+        if !self.spec.is_last() {
+            batch.rows = Some(Rows { n_embd: self.spec.n_embd, data: self.context.take_rows() });
+            return Ok(Frame::Batch(batch));
+        }
+        let outputs = self.outputs(&batch)?;
+        Ok(Frame::Result(StepResult { step: batch.step, outputs }))
+    }
+
+    fn check_slots(&self, batch: &MicroBatch) -> Result<(), Stop> {
+        for Segment { seq, start, .. } in &batch.segments {
+            let slot = &self.slots[seq.0 as usize];
+            if slot.spoilt {
+                return Err(Stop::Failed(format!("slot {} cannot be cut back, only emptied", seq.0)));
+            }
+            if slot.len != *start {
+                return Err(Stop::Failed(format!("slot {} holds {} positions, and got {start}", seq.0, slot.len)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills `places` and `tokens`, in the order of the frame.
+    fn place(&mut self, batch: &MicroBatch) {
+        let is_last = self.spec.is_last();
+        self.places.clear();
+        for segment in &batch.segments {
+            let end = segment.start + segment.len;
+            let output = |pos| match segment.want {
+                _ if !is_last => true,
+                Want::Nothing => false,
+                Want::Token => pos + 1 == end,
+                Want::Logits => true,
+            };
+            let places = (segment.start..end).map(|pos| Place { pos, seq: segment.seq.0, output: output(pos) });
+            self.places.extend(places);
+        }
+        self.tokens.clear();
+        self.tokens.extend(batch.tokens.iter().map(|token| token.0));
+    }
+
+    fn outputs(&mut self, batch: &MicroBatch) -> Result<Vec<Output>, Stop> {
+        let mut outputs = Vec::new();
+        let mut first = 0;
+        for segment in &batch.segments {
+            let rows = first..first + segment.len as usize;
+            first = rows.end;
+            let (token, logits) = match segment.want {
+                Want::Nothing => continue,
+                Want::Token => (Some(self.draw(segment, rows.end - 1)?), None),
+                Want::Logits => {
+                    let mut all = Vec::with_capacity(rows.len() * self.spec.n_vocab as usize);
+                    for row in rows {
+                        all.extend_from_slice(self.context.logits(row).ok_or_else(no_logits)?);
+                    }
+                    (None, Some(all))
+                }
+            };
+            outputs.push(Output { seq: segment.seq, position: segment.start + segment.len, token, logits });
+        }
+        Ok(outputs)
+    }
+
+    fn draw(&mut self, segment: &Segment, row: usize) -> Result<TokenId, Stop> {
+        let run = self.slots[segment.seq.0 as usize].run.as_ref();
+        let (Some(run), Some(drawer)) = (run, &mut self.drawer) else { return Err(no_logits()) };
+        let logits = self.context.logits(row).ok_or_else(no_logits)?;
+        let index = (segment.start + segment.len).saturating_sub(run.prompt_len);
+        drawer.draw(logits, &run.sampling, index).map_err(|error| Stop::Failed(error.to_string()))
+    }
+
+    /// An error, and the requests whose step it was.
+    fn name_requests(&self, batch: &MicroBatch, error: &DecodeError) -> String {
+        let run = |segment: &Segment| self.slots[segment.seq.0 as usize].run.as_ref();
+        let requests: Vec<_> = batch.segments.iter().filter_map(run).map(|run| run.request.as_str()).collect();
+        match requests.is_empty() {
+            true => error.to_string(),
+            false => format!("{error} (requests {})", requests.join(", ")),
+        }
+    }
+
+    fn slot(&mut self, seq: SeqId) -> &mut Slot {
+        &mut self.slots[seq.0 as usize] // checked against the spec with the frame
+    }
+}
+
+fn no_logits() -> Stop {
+    Stop::Failed("llama.cpp has no logits for a row that was marked as output".to_owned())
+}
+
+fn load_error(error: impl std::error::Error) -> StageError {
+    StageError::Load(chain(&error))
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
+}
+
+fn check_config(config: &LlamaStageConfig) -> Result<(), StageError> {
+    let spec = &config.spec;
+    let bad = |what: &str| Err(StageError::Load(format!("layers {} of {}: {what}", spec.layers, spec.model)));
+    if config.tap.is_some() == spec.is_last() {
+        return bad("every stage but the last needs the name of the tensor that its rows are taken from");
+    }
+    if config.embedding.is_some() && !spec.is_first() {
+        return bad("only the first stage makes rows from tokens");
+    }
+    match &config.embedding {
+        Some(place) if place.n_embd != spec.n_embd || place.n_vocab < spec.n_vocab => {
+            bad("the token embeddings are those of another model")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The file has to be what the spec says: nothing in a frame is checked against the file again.
+fn check_model(config: &LlamaStageConfig, model: &Model) -> Result<(), StageError> {
+    let spec = &config.spec;
+    let wrong = |what: &str, found: u32, expected: u32| {
+        let path = config.model_path.display();
+        Err(StageError::Load(format!("{path} has {found} {what} where {expected} belong")))
+    };
+    // Layers that predict further tokens stay with the last stage and may be counted.
+    if model.n_layer() != spec.layers.len() && !(spec.is_last() && model.n_layer() > spec.layers.len()) {
+        return wrong("layers", model.n_layer(), spec.layers.len());
+    }
+    if model.n_embd() != spec.n_embd {
+        return wrong("values in a row", model.n_embd(), spec.n_embd);
+    }
+    let takes_tokens = spec.is_first() && config.embedding.is_none();
+    if (takes_tokens || spec.is_last()) && model.n_vocab() != spec.n_vocab {
+        return wrong("tokens in its vocabulary", model.n_vocab(), spec.n_vocab);
+    }
+    Ok(())
+}
+
+fn open_embedding(config: &LlamaStageConfig) -> Result<Option<EmbeddingTable>, StageError> {
+    let open = |place: &super::EmbeddingPlace| EmbeddingTable::open(&place.path, place.layout());
+    config.embedding.as_ref().map(open).transpose().map_err(load_error)
+}
+
+fn open_drawer(spec: &StageSpec, model: &Model) -> Result<Option<Drawer>, StageError> {
+    let open = || Vocab::of(model).map(|vocab| Drawer::new(&vocab));
+    spec.is_last().then(open).transpose().map_err(load_error)
+}
+
+fn context_params(config: &LlamaStageConfig) -> Result<ContextParams, StageError> {
+    let (spec, compute) = (&config.spec, &config.compute);
+    let n_cells = spec.n_ctx.checked_mul(spec.n_seq).ok_or_else(|| {
+        StageError::Load(format!("{} sequences of {} positions are too many", spec.n_seq, spec.n_ctx))
+    })?;
+    let n_outputs = if spec.is_last() { compute.max_logits_rows.saturating_add(spec.n_seq) } else { spec.n_batch };
+    Ok(ContextParams {
+        n_cells,
+        n_seq: spec.n_seq,
+        n_batch: spec.n_batch,
+        n_outputs: n_outputs.min(spec.n_batch),
+        threads: compute.threads,
+        kv_type: compute.kv_type,
+        flash_attention: compute.flash_attention,
+        tap: config.tap.clone(),
+        inject: config.inject.clone(),
+    })
+}
