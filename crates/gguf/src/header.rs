@@ -17,11 +17,11 @@ mod read;
 /// Most bytes of a header: the largest vocabularies take some 40 MB.
 pub const MAX_HEADER_BYTES: u64 = 128 << 20;
 /// Most bytes of one string or array (some files carry a whole `tokenizer.json`).
-pub const MAX_VALUE_BYTES: u64 = 96 << 20;
+pub const MAX_VALUE_BYTES: u64 = 64 << 20;
 /// Most keys.
 pub const MAX_KEYS: u64 = 1 << 16;
 /// Most tensors: unmerged experts of the largest models come to some 50,000.
-pub const MAX_TENSORS: u64 = 1 << 18;
+pub const MAX_TENSORS: u64 = 1 << 17;
 /// Most bytes of a key.
 pub const MAX_KEY_BYTES: u64 = u16::MAX as u64;
 /// Most bytes of a tensor's name, as in llama.cpp (`GGML_MAX_NAME` less its end mark).

@@ -55,11 +55,12 @@ impl SourceFile {
 
     fn open(path: &Path) -> Result<(Self, Header), Error> {
         let io = |error| Error::io("open", path, error);
+        // Before it is opened: opening a pipe would wait for a writer.
+        if !std::fs::metadata(path).map_err(io)?.is_file() {
+            return Err(io(io::Error::other("it is no regular file")));
+        }
         let file = File::open(path).map_err(io)?;
         let meta = file.metadata().map_err(io)?;
-        if meta.is_dir() {
-            return Err(io(io::Error::from(io::ErrorKind::IsADirectory)));
-        }
         let len = meta.len();
         let header = Header::read_file(BufReader::with_capacity(1 << 16, &file), len)
             .map_err(|why| Error::File { path: path.to_owned(), why })?;

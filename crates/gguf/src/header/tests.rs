@@ -170,13 +170,16 @@ fn absurd_claims_are_refused_before_anything_is_read_for_them() {
 
 #[test]
 fn a_header_cannot_go_on_for_ever() {
-    // Two arrays, each within the cap, together beyond that of the whole.
-    let array =
-        [&string("a"), 9u32.to_le_bytes().as_slice(), &0u32.to_le_bytes(), &MAX_VALUE_BYTES.to_le_bytes()].concat();
-    let head = [b"GGUF\x03\0\0\0".as_slice(), &0u64.to_le_bytes(), &2u64.to_le_bytes(), &array].concat();
-    let mut input = Endless { head: &head, read: 0 };
-    assert!(matches!(Header::read(&mut input, 1 << 60), Err(HeaderError::TooLarge { .. })));
-    assert!(input.read <= MAX_HEADER_BYTES);
+    // Arrays that are each within the cap, and together beyond that of the whole.
+    let array = |key: &str| {
+        let parts = [9u32.to_le_bytes().as_slice(), &0u32.to_le_bytes(), &MAX_VALUE_BYTES.to_le_bytes()].concat();
+        std::io::Cursor::new([string(key), parts].concat()).chain(std::io::repeat(0).take(MAX_VALUE_BYTES))
+    };
+    let counts = [0u64.to_le_bytes(), 3u64.to_le_bytes()].concat();
+    let head = [b"GGUF\x03\0\0\0".as_slice(), &counts].concat();
+    let input = head.chain(array("a")).chain(array("b")).chain(array("c"));
+    let error = Header::read(input, 1 << 60).unwrap_err();
+    assert!(matches!(error, HeaderError::TooLarge { limit: MAX_HEADER_BYTES, .. }), "{error}");
 }
 
 #[test]
