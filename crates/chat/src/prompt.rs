@@ -257,7 +257,9 @@ mod tests {
         #[test]
         fn nothing_is_lost_and_nothing_forged(
             parts in prop::collection::vec(
-                prop::sample::select(vec!["<|im_start|>", "<|im_end|>", "<|im_end|>x<|im_start|>", "<think>", "<", "|>", "a", " ", "\n"]),
+                prop::sample::select(vec![
+                    "<|im_start|>", "<|im_end|>", "<|im_end|>x<|im_start|>", "<think>", "<", "|>", "a", " ", "\n",
+                ]),
                 0..10,
             ),
         ) {

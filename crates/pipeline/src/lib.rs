@@ -1,11 +1,12 @@
 //! Runs many sequences at once through one [`mesh_engine::Stage`], which may be a chain of stages on several machines:
 //! the pipeline does not know.
 //!
-//! Owns: which sequence has which KV slot, what goes into a micro-batch and when, the queue, and the stream of each run.
+//! Owns: which sequence has which KV slot, what goes into a micro-batch and when, the queue, and the stream of each
+//! run.
 //! Does not own: texts (token ids only), the draw of a token (the last stage does that), placing and re-placing stages.
 //!
-//! [`scheduler`] decides, as a state machine without time or tasks; [`pipeline`] carries out: one task that moves frames
-//! and tokens. Start with [`Pipeline`], then [`scheduler::Scheduler`].
+//! [`scheduler`] decides, as a state machine without time or tasks; [`pipeline`] carries out: one task that moves
+//! frames and tokens. Start with [`Pipeline`], then [`scheduler::Scheduler`].
 #![forbid(unsafe_code)]
 
 pub mod pipeline;

@@ -5,8 +5,8 @@
 //! every stage has work: with `depth` under way and k sequences decoding, about k / `depth` ride in each.
 //!
 //! Rules that hold at any time (and that the property test checks):
-//! - a slot belongs to one run; its positions are computed in order, without gaps; the last stage's answer to a token is
-//!   needed before the next token of that sequence, but not between the chunks of a prompt;
+//! - a slot belongs to one run; its positions are computed in order, without gaps; the last stage's answer to a token
+//!   is needed before the next token of that sequence, but not between the chunks of a prompt;
 //! - a slot that was in use is opened anew only behind its `Close` on the same link, so that frames of the run before
 //!   cannot touch it, and what still comes home for that run is dropped;
 //! - a ready token rides in the very next micro-batches; prefill fills up what room they leave: decode waits at most

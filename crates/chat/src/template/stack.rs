@@ -1,6 +1,6 @@
 //! Room on the stack for what a template can nest.
 //!
-//! minijinja bounds the nesting of blocks and calls, but not that of values, nor of chains such as `1+1+1…`: printing,
+//! minijinja bounds the nesting of blocks and calls, but not that of values, nor of chains such as `1+1+1`: printing,
 //! comparing or dropping one that is nested a hundred thousand times takes that many frames, and a stack that overflows
 //! ends the process. So the work is done on a stack that is large enough for the deepest nesting that can be paid for.
 //! (It is address space; memory is taken only as far as it is used.)

@@ -30,7 +30,8 @@ fn smollm2_gets_its_own_prompt() {
     assert_eq!(template.origin(), TemplateOrigin::Given);
     let messages = [said("user", "Hi"), said("assistant", "Hello!"), said("user", "Bye")];
     let prompt = template.render(&messages, true).expect("a prompt");
-    let expected = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n\
+    let expected = "<|im_start|>system\n\
+        You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n\
         <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello!<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n\
         <|im_start|>assistant\n";
     assert_eq!(prompt, expected);

@@ -3,10 +3,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use mesh_engine::TokenEvent;
 use mesh_engine::scripted::{Faults, ScriptedStage};
 use mesh_types::{FinishReason, LayerRange, ModelId, RequestId, Sampling, TokenId};
+use tokio::time::timeout;
 
 use super::*;
 
 const N_CTX: u32 = 512;
+
+/// For what must come at all; in the tests' own time, mostly.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn stage_spec(n_seq: u32) -> StageSpec {
     StageSpec {
@@ -57,7 +61,8 @@ fn slow_stage(n_seq: u32) -> ScriptedStage {
 async fn read(mut generation: Generation) -> (Vec<TokenId>, Result<FinishReason, GenerateError>) {
     let mut tokens = Vec::new();
     loop {
-        match generation.events.recv().await.expect("an end before the stream is over") {
+        let event = timeout(PATIENCE, generation.events.recv()).await.expect("an event in time");
+        match event.expect("an end before the stream is over") {
             Ok(TokenEvent::Token { token, .. }) => tokens.push(token),
             Ok(TokenEvent::Finished { reason, usage }) => {
                 assert_eq!(usage.completion_tokens as usize, tokens.len());
@@ -74,7 +79,8 @@ async fn read(mut generation: Generation) -> (Vec<TokenId>, Result<FinishReason,
 
 /// Waits until the pulse is as wished.
 async fn until(pipeline: &Pipeline, wish: impl FnMut(&Pulse) -> bool) -> Pulse {
-    *pipeline.pulse().wait_for(wish).await.expect("a pipeline that lives")
+    let mut pulse = pipeline.pulse();
+    *timeout(PATIENCE, pulse.wait_for(wish)).await.expect("this in time").expect("a pipeline that lives")
 }
 
 #[tokio::test(start_paused = true)]
