@@ -2,7 +2,7 @@
 //!
 //! A template comes out of a file from anywhere: it gets a budget of work and memory per rendering, sees nothing but
 //! the conversation, and its complaints are errors with a sentence. Python's side of Jinja2 (`tojson`, methods of
-//! strings and dicts, `strftime_now`) is in [`python`].
+//! strings and dicts, `strftime_now`) is in `python`.
 
 mod python;
 mod source;
