@@ -33,11 +33,7 @@ pub struct Kit {
 impl Kit {
     /// Exact equality, and ten seconds an answer.
     pub fn new(tokens: impl IntoIterator<Item = i32>) -> Self {
-        Self {
-            tokens: tokens.into_iter().map(TokenId).collect(),
-            tolerance: 0.0,
-            deadline: Duration::from_secs(10),
-        }
+        Self { tokens: tokens.into_iter().map(TokenId).collect(), tolerance: 0.0, deadline: Duration::from_secs(10) }
     }
 
     /// Allows for kernels that round.

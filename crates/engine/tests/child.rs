@@ -1,4 +1,5 @@
 //! Stages in real child processes: this test's own executable, started again.
+#![allow(clippy::unwrap_used)] // a test that cannot go on says where
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -10,9 +11,7 @@ use std::time::{Duration, Instant};
 use mesh_engine::child::{ChildCommand, ChildStage, Loaded, serve};
 use mesh_engine::conformance::{Kit, check};
 use mesh_engine::scripted::{Faults, ScriptedStage};
-use mesh_engine::{
-    Frame, MicroBatch, Rows, Segment, SeqId, Stage, StageError, StageLink, StageSpec, StepId, Want,
-};
+use mesh_engine::{Frame, MicroBatch, Rows, Segment, SeqId, Stage, StageError, StageLink, StageSpec, StepId, Want};
 use mesh_types::{LayerRange, ModelId, TokenId};
 use serde::{Deserialize, Serialize};
 

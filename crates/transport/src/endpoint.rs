@@ -134,8 +134,8 @@ impl Endpoint {
     /// May be dropped: everything is told to end at the first poll.
     pub async fn shutdown(&self) {
         self.inner.stop.cancel();
-        self.inner.peers.clear();
         self.inner.quinn.close(CLOSE_SHUTDOWN, b"shutting down");
+        self.inner.peers.clear();
         self.inner.tasks.close();
         self.inner.tasks.wait().await;
         // Peers that are gone do not acknowledge the close.

@@ -1,4 +1,5 @@
 //! Nodes that are killed: real processes, this test's own executable started again.
+#![allow(clippy::unwrap_used)] // a test that cannot go on says where
 
 mod support;
 

@@ -4,9 +4,7 @@ use mesh_types::{LayerRange, ModelId, RequestId, Sampling, TokenId};
 use proptest::prelude::*;
 
 use super::*;
-use crate::frame::{
-    Command, MicroBatch, Output, Rows, Segment, SeqId, StepFailure, StepId, StepResult, Want,
-};
+use crate::frame::{Command, MicroBatch, Output, Rows, Segment, SeqId, StepFailure, StepId, StepResult, Want};
 
 type Plain = Message<u32>;
 
@@ -97,8 +95,11 @@ fn any_command() -> impl Strategy<Value = Frame> {
             Command::Open { seq: SeqId(seq), request: RequestId::new(request), sampling, prompt_len }
         }),
         (any::<u32>(), any::<u32>()).prop_map(|(seq, len)| Command::Truncate { seq: SeqId(seq), len }),
-        (any::<u32>(), any::<u32>(), any::<u32>())
-            .prop_map(|(from, to, len)| Command::Copy { from: SeqId(from), to: SeqId(to), len }),
+        (any::<u32>(), any::<u32>(), any::<u32>()).prop_map(|(from, to, len)| Command::Copy {
+            from: SeqId(from),
+            to: SeqId(to),
+            len
+        }),
         any::<u32>().prop_map(|seq| Command::Close { seq: SeqId(seq) }),
     ]
     .prop_map(Frame::Command)

@@ -140,12 +140,15 @@ fn invalid_frames(bench: &Bench<'_>, valid: &MicroBatch) -> Vec<(&'static str, F
         ("a segment too long for its tokens", change(&|batch| batch.segments[0].len += 1)),
         ("a token beyond the vocabulary", change(&|batch| batch.tokens[1] = TokenId(spec.n_vocab.cast_signed()))),
         ("a negative token", change(&|batch| batch.tokens[1] = TokenId(-1))),
-        ("a slot used twice", change(&|batch| {
-            batch.segments[0].len = 1;
-            let mut again = batch.segments[0];
-            again.start = 1;
-            batch.segments.push(again);
-        })),
+        (
+            "a slot used twice",
+            change(&|batch| {
+                batch.segments[0].len = 1;
+                let mut again = batch.segments[0];
+                again.start = 1;
+                batch.segments.push(again);
+            }),
+        ),
         ("a command to a slot that is not there", command(spec.n_seq, 0)),
         ("a length beyond the context", command(0, spec.n_ctx + 1)),
         ("a result on the way down", Frame::Result(StepResult { step: StepId(0), outputs: Vec::new() })),
@@ -155,12 +158,15 @@ fn invalid_frames(bench: &Bench<'_>, valid: &MicroBatch) -> Vec<(&'static str, F
         frames.push(("rows into the first stage", change(&|batch| batch.rows = Some(rows.clone()))));
     } else {
         frames.push(("a batch without rows", change(&|batch| batch.rows = None)));
-        frames.push(("rows too short", change(&|batch| {
-            if let Some(rows) = &mut batch.rows {
-                rows.n_embd -= 1;
-                rows.data.truncate(2 * rows.n_embd as usize);
-            }
-        })));
+        frames.push((
+            "rows too short",
+            change(&|batch| {
+                if let Some(rows) = &mut batch.rows {
+                    rows.n_embd -= 1;
+                    rows.data.truncate(2 * rows.n_embd as usize);
+                }
+            }),
+        ));
     }
     frames
 }

@@ -84,12 +84,8 @@ impl Probe {
 
     pub(super) fn batch(&mut self, parts: &[Part<'_>]) -> MicroBatch {
         self.steps += 1;
-        let segment = |part: &Part<'_>| Segment {
-            seq: SeqId(part.0),
-            start: part.1,
-            len: part.2.len() as u32,
-            want: part.3,
-        };
+        let segment =
+            |part: &Part<'_>| Segment { seq: SeqId(part.0), start: part.1, len: part.2.len() as u32, want: part.3 };
         let tokens: Vec<TokenId> = parts.iter().flat_map(|part| part.2).copied().collect();
         let rows = (!self.spec.is_first()).then(|| rows(&tokens, self.spec.n_embd));
         MicroBatch { step: StepId(self.steps - 1), segments: parts.iter().map(segment).collect(), tokens, rows }
@@ -126,12 +122,7 @@ impl Probe {
 }
 
 pub(super) fn open(seq: u32, prompt_len: u32) -> Command {
-    Command::Open {
-        seq: SeqId(seq),
-        request: RequestId::new("conformance"),
-        sampling: Sampling::greedy(),
-        prompt_len,
-    }
+    Command::Open { seq: SeqId(seq), request: RequestId::new("conformance"), sampling: Sampling::greedy(), prompt_len }
 }
 
 /// Rows that are as good as any: they depend on the token alone.

@@ -12,7 +12,7 @@ use super::*;
 use crate::chain::Chain;
 use crate::error::StageError;
 use crate::frame::{Command, Frame};
-use crate::scripted::{ScriptedStage, Script};
+use crate::scripted::{Script, ScriptedStage};
 use crate::stage::{LINK_DEPTH, StageLink, StageSpec};
 
 fn spec(start: u32, end: u32) -> StageSpec {
