@@ -82,7 +82,8 @@ async fn kill(dying: usize, tell: bool) -> (StageError, Duration) {
     if tell {
         hops[dying].1.lost.cancel();
     }
-    link.input.send(decode(5, chain.spec())).await.unwrap();
+    // Whether it is still taken depends on how fast the news is.
+    let _ = link.input.send(decode(5, chain.spec())).await;
     let error = within(Duration::from_secs(8), link.output.recv()).await.unwrap().unwrap_err();
     let took = killed.elapsed();
     // The link is over; a new one fails and says which node is missing.

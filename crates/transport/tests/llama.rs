@@ -31,7 +31,7 @@ async fn over_quic(model: &str, cuts: &[u32]) {
     assert_eq!(found.mismatch, None, "{found:?}");
     assert_eq!(found.largest_difference.to_bits(), 0, "{found:?}");
     // As many as the script asks for.
-    assert_eq!((found.steps, found.tokens, found.logits / n_vocab as usize), (14, 15, 25), "{found:?}");
+    assert_eq!((found.steps, found.tokens, found.logits / n_vocab as usize), (14, 14, 25), "{found:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
