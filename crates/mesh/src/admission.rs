@@ -179,6 +179,11 @@ impl Door {
         Self { versions, deadline, ..self }
     }
 
+    /// How long admission may take.
+    pub(crate) fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
     /// Refuses `peer`, whatever it proves.
     pub(crate) fn block(&self, peer: PeerId) {
         self.guests().blocked.insert(peer);

@@ -21,6 +21,7 @@ use tonic::transport::Channel;
 
 use crate::admission::{Credentials, Door};
 use crate::token::MeshId;
+use crate::weights::{self, WeightSource};
 use crate::{Identity, JoinToken, Membership, address, identity};
 
 mod dialer;
@@ -32,7 +33,7 @@ mod reason;
 mod swarm;
 mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use grpc::Grpc;
 use joining::Joining;
@@ -279,6 +280,11 @@ impl Mesh {
         *peer == self.core.id || self.core.links.presence(peer).is_some()
     }
 
+    /// Serves weights from `source` to admitted peers. To be called once.
+    pub fn serve_weights(&self, source: Arc<dyn WeightSource>) {
+        self.spawn(weights::serve(self.core.links.clone(), source));
+    }
+
     /// Says that this node is leaving, lets calls that peers make here end for up to 2 s, closes all connections and
     /// ends all tasks. Idempotent.
     ///
@@ -289,12 +295,13 @@ impl Mesh {
         self.core.shutdown().await;
     }
 
+    /// Opens streams to peers.
     pub(crate) fn links(&self) -> &Arc<Links> {
         &self.core.links
     }
 
     /// Runs `task` until the mesh shuts down; it is joined there.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let closing = self.core.closing();
         self.core.tasks.own.spawn(async move {
             closing.run_until_cancelled(task).await;
@@ -579,11 +586,15 @@ impl Core {
     /// Writes the membership whenever it changed.
     async fn keep_membership(&self) {
         let closing = self.closing();
-        while closing.run_until_cancelled(self.membership_changed.notified()).await.is_some() {
+        loop {
+            let closed = closing.run_until_cancelled(self.membership_changed.notified()).await.is_none();
             let membership = self.membership().clone();
             let saved = tokio::task::spawn_blocking(move || membership.save()).await;
             if let Ok(Err(error)) = saved {
                 tracing::error!(%error, "cannot keep the membership: this node may not find the mesh again");
+            }
+            if closed {
+                return;
             }
         }
     }

@@ -1,81 +1,81 @@
 //! Weights between nodes: a holder serves the tensors of the files it has; a worker fetches those of its slice,
 //! verified chunk by chunk, into its cache.
+//!
+//! Only tensor bytes and the source's header travel. The worker makes the slice's own header, so that nothing a holder
+//! says decides what is loaded but the bytes of the manifest that the worker asked for by digest.
+//!
+//! [`WeightSource`] and [`Holdings`] are the holder's side, [`SliceFetcher`] is the worker's.
 
+use std::collections::HashMap;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
-use mesh_types::{Digest, LayerRange, PeerId};
+use mesh_gguf::{Manifest, Source};
+use mesh_types::Digest;
+
+mod fetch;
+mod holder;
+#[cfg(test)]
+mod tests;
+mod transfer;
+mod wire;
+
+pub use fetch::{FetchError, SliceFetcher, SliceRequest};
+pub use holder::{HolderError, HolderFault};
+pub use mesh_gguf::Progress;
+pub(crate) use transfer::serve;
 
 /// Where a holder's weights come from. Methods may block; they are called off the async threads.
 pub trait WeightSource: Send + Sync + 'static {
-    /// The header and chunk digests of the source with manifest digest `digest`; `None`: not held here.
+    /// The manifest with digest `digest`; `None`: not held here.
+    ///
+    /// # Errors
+    /// Where it cannot be had now.
+    fn manifest(&self, digest: &Digest) -> io::Result<Option<Arc<Manifest>>>;
+
+    /// Fills `into` with the bytes of tensor number `tensor` of the manifest's header, from `offset` on. The span exists.
     ///
     /// # Errors
     /// Where the file cannot be read.
-    fn manifest(&self, digest: &Digest) -> io::Result<Option<Arc<mesh_proto::v1::Manifest>>>;
-
-    /// Fills `into` with the bytes of tensor `tensor` (index in the header) from `offset` on.
-    ///
-    /// # Errors
-    /// Where the span does not exist or the file cannot be read.
-    fn read(&self, digest: &Digest, tensor: u32, offset: u64, into: &mut [u8]) -> io::Result<()>;
+    fn read(&self, digest: &Digest, tensor: usize, offset: u64, into: &mut [u8]) -> io::Result<()>;
 }
 
-/// What a worker wants.
-#[derive(Clone, Debug)]
-pub struct SliceRequest {
-    /// Manifest digest of the source.
-    pub digest: Digest,
-    /// The layers of the slice.
-    pub layers: LayerRange,
-    /// Peers that have the source, in the order in which they are asked.
-    pub holders: Vec<PeerId>,
+/// The model files that a node has, by manifest digest.
+#[derive(Default)]
+pub struct Holdings {
+    files: RwLock<HashMap<Digest, Held>>,
 }
 
-/// How far a fetch has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// Bytes fetched and verified.
-    pub done: u64,
-    /// Bytes in all.
-    pub total: u64,
-}
-
-/// Fetches slices into a cache directory.
 #[derive(Clone)]
-pub struct SliceFetcher {}
+struct Held {
+    manifest: Arc<Manifest>,
+    source: Arc<Source>,
+}
 
-impl SliceFetcher {
-    /// A fetcher whose slices lie in `<cache>/slices`.
-    pub fn new(_mesh: crate::Mesh, _cache: impl AsRef<Path>) -> Self {
-        unimplemented!()
+impl Holdings {
+    /// Offers `source`, whose manifest is `manifest`.
+    pub fn add(&self, manifest: Arc<Manifest>, source: Arc<Source>) {
+        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        files.insert(manifest.digest(), Held { manifest, source });
     }
 
-    /// The path of the slice, fetched and verified unless it is in the cache. `progress` is called now and then, from
-    /// any thread.
-    ///
-    /// # Errors
-    /// See [`FetchError`]. A holder that fails is followed by the next one.
-    ///
-    /// # Cancel safety
-    /// May be dropped: the unfinished file is removed, or taken up by the next fetch of the same slice.
-    pub async fn fetch(
-        &self,
-        _request: SliceRequest,
-        _progress: impl Fn(Progress) + Send + Sync + 'static,
-    ) -> Result<PathBuf, FetchError> {
-        unimplemented!()
+    /// Offers the source with this digest no more.
+    pub fn remove(&self, digest: &Digest) {
+        self.files.write().unwrap_or_else(PoisonError::into_inner).remove(digest);
+    }
+
+    fn get(&self, digest: &Digest) -> Option<Held> {
+        self.files.read().unwrap_or_else(PoisonError::into_inner).get(digest).cloned()
     }
 }
 
-/// Why a slice could not be fetched.
-#[derive(Debug, thiserror::Error)]
-pub enum FetchError {
-    /// A holder's bytes are not what its manifest says.
-    #[error("{holder} sent bytes that do not match its manifest")]
-    Mismatch {
-        /// Who sent them.
-        holder: PeerId,
-    },
+impl WeightSource for Holdings {
+    fn manifest(&self, digest: &Digest) -> io::Result<Option<Arc<Manifest>>> {
+        Ok(self.get(digest).map(|held| held.manifest))
+    }
+
+    fn read(&self, digest: &Digest, tensor: usize, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let held = self.get(digest).ok_or(io::ErrorKind::NotFound)?;
+        held.source.read(tensor, offset, into).map_err(io::Error::other)
+    }
 }

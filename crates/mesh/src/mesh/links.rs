@@ -26,7 +26,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a stream could not be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum StreamError {
+pub(crate) enum StreamError {
     /// No connection to the peer.
     #[error("{0} is not connected")]
     NotConnected(PeerId),

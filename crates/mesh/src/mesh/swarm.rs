@@ -26,8 +26,8 @@ use crate::{address, identity};
 /// A silent peer is noticed after one interval and one timeout.
 const PING_INTERVAL: Duration = Duration::from_secs(3);
 const PING_TIMEOUT: Duration = Duration::from_secs(8);
-/// Connecting, encryption and admission together.
-const UPGRADE_DEADLINE: Duration = Duration::from_secs(12);
+/// For connecting and encryption; admission has its own.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
 const LISTEN_DEADLINE: Duration = Duration::from_secs(5);
 const CLOSE_DEADLINE: Duration = Duration::from_secs(1);
 /// Connections are kept while both sides live.
@@ -73,11 +73,18 @@ pub(super) fn build(
 ) -> io::Result<Swarm<Behaviour>> {
     let keypair = identity.keypair();
     let encryption = noise::Config::new(keypair).map_err(io::Error::other)?;
-    let transport = dns::tokio::Transport::system(tcp::tokio::Transport::new(tcp::Config::new()))?
+    // One is used up by a resolver that cannot be set up.
+    let sockets = || tcp::tokio::Transport::new(tcp::Config::new());
+    let resolving = dns::tokio::Transport::system(sockets()).unwrap_or_else(|error| {
+        tracing::warn!(%error, "host names cannot be resolved: only IP addresses can be dialled");
+        dns::tokio::Transport::custom(sockets(), Default::default(), Default::default())
+    });
+    let deadline = door.deadline() + CONNECT_DEADLINE;
+    let transport = resolving
         .upgrade(Version::V1Lazy)
         .authenticate(encryption)
         .multiplex_ext(move |peer, endpoint| Admit::new(door, *peer, endpoint.get_remote_address().clone()))
-        .timeout(UPGRADE_DEADLINE)
+        .timeout(deadline)
         .boxed();
     let limits = ConnectionLimits::default()
         .with_max_pending_incoming(Some(MAX_PENDING_INBOUND))
