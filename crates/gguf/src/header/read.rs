@@ -199,7 +199,6 @@ impl<R: Read> Cursor<R> {
             ValueType::String => {
                 // Each has at least its length.
                 check_cap("bytes in an array", len.saturating_mul(8), MAX_VALUE_BYTES)?;
-                self.reserve(len * 8)?;
                 for _ in 0..len {
                     let length = self.u64()?;
                     check_cap("bytes in an array", (bytes.len() as u64).saturating_add(length), MAX_VALUE_BYTES)?;

@@ -225,7 +225,10 @@ fn tensors_that_cannot_be_are_refused() {
     assert_eq!(one("t", &[u64::MAX], 0, 0), TensorFault::Shape(vec![u64::MAX]));
     let wraps = [1 << 32, 1 << 32, 1 << 32, 1 << 32];
     assert_eq!(one("t", &wraps, 24, 0), TensorFault::Shape(wraps.to_vec()));
+    let wraps_to_little = [1 << 32, (1 << 32) + 1];
+    assert_eq!(one("t", &wraps_to_little, 24, 0), TensorFault::Shape(wraps_to_little.to_vec()));
     assert_eq!(one("t", &[1 << 62, 2], 24, 0), TensorFault::Shape(vec![1 << 62, 2]));
+    assert!(TensorInfo::new("t", &[1 << 62, 2], GgmlType::from_id(24).unwrap()).is_err());
     assert_eq!(one("t", &[32], 4, 0), TensorFault::Type(4));
     assert_eq!(one("t", &[32], u32::MAX, 0), TensorFault::Type(u32::MAX));
     assert_eq!(one("t", &[33], 2, 0), TensorFault::Block { row: 33, block: 32 });

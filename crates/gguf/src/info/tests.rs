@@ -48,7 +48,7 @@ fn impossible_models_are_refused() {
         assert!(text(base().u32("llama.block_count", count)).contains("out of range"));
     }
     let base = || base().u32("llama.block_count", 2).u32("llama.embedding_length", 8);
-    assert!(text(base().u32("llama.nextn_predict_layers", 2)).contains("out of range"));
+    assert!(text(base().u32("llama.nextn_predict_layers", 2)).contains("`llama.nextn_predict_layers` holds 2"));
     assert!(text(base()).contains("vocab_size"));
     let base = || base().u32("llama.vocab_size", 8);
     assert!(info(&base()).is_ok());

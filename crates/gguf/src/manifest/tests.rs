@@ -86,6 +86,22 @@ fn shards_do_not_change_the_identity() {
 }
 
 #[test]
+fn the_digest_covers_header_and_data() {
+    let folder = TempDir::new().unwrap();
+    let digest = |craft: &Craft| compute(&Source::open(&write(&folder, "m.gguf", craft)).unwrap()).digest();
+    let plain = digest(&model("llama", 2, false));
+    // Pinned: a model keeps its identity from one release to the next.
+    assert_eq!(plain.to_string(), "cdf78175c8c24501dc267cdb988e328b12663ed8179da9ad2517f65e14110290");
+    assert_ne!(digest(&model("llama", 2, false).u32("llama.x", 1)), plain);
+    let path = write(&folder, "m.gguf", &model("llama", 2, false));
+    let mut bytes = fs::read(&path).unwrap();
+    let last_tensor = bytes.len() - 20;
+    bytes[last_tensor] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    assert_ne!(compute(&Source::open(&path).unwrap()).digest(), plain);
+}
+
+#[test]
 fn manifests_that_contradict_themselves_are_refused() {
     let folder = TempDir::new().unwrap();
     let manifest = compute(&Source::open(&write(&folder, "m.gguf", &model("llama", 2, false))).unwrap());
@@ -95,6 +111,8 @@ fn manifests_that_contradict_themselves_are_refused() {
     assert!(text(header, &chunks[1..]).contains("digests for 6 tensors, its header has 7"));
     let mut odd = chunks.clone();
     odd[3].pop();
+    assert!(text(header, &odd).contains("do not fit its size"));
+    odd[3] = vec![0; 33];
     assert!(text(header, &odd).contains("do not fit its size"));
     odd[3] = vec![0; 64];
     assert!(text(header, &odd).contains("do not fit its size"));
