@@ -1,1 +1,15 @@
-//! mesh-node
+//! `mesh-node`: serves models to a mesh, joins meshes, and administers the local node.
+//!
+//! Puts the rooms together; what each does stands in its own crate. Start with [`app::Node`].
+#![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod app;
+pub mod board;
+pub mod cli;
+pub mod holdings;
+pub mod logs;
+pub mod serve;
+pub mod settings;
+pub mod stages;
+pub mod supervisor;

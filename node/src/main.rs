@@ -1,1 +1,114 @@
-fn main() {}
+//! The `mesh-node` program: reads the command line, runs the command, and turns the outcome into an exit code.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use mesh_node::admin::client::{self, AskError};
+use mesh_node::app::{Entry, Node, read_token};
+use mesh_node::cli::{AdminArgs, Cli, Command, NodeArgs};
+use mesh_node::logs;
+use mesh_node::settings::{self, Settings};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Wrong usage or configuration.
+const EXIT_USAGE: u8 = 2;
+/// No node is running.
+const EXIT_NOT_RUNNING: u8 = 3;
+
+fn main() -> ExitCode {
+    let command = Cli::parse().command;
+    if matches!(command, Command::StageProcess) {
+        logs::init_stage_process();
+        mesh_node::stages::run_stage_process();
+    }
+    // Fails only where a provider is installed already, and there is none before this line.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&format!("cannot start: {error}"), 1),
+    };
+    match command {
+        Command::StageProcess => ExitCode::FAILURE,
+        Command::Up(up) => serve(&runtime, up.node, |_| Ok(Entry::Up)),
+        Command::Join(join) => serve(&runtime, join.node, move |_| {
+            read_token(join.token.as_deref(), join.token_file.as_ref()).map(Entry::Join)
+        }),
+        Command::Status(ref args)
+        | Command::Peers(ref args)
+        | Command::Models(ref args)
+        | Command::Stages(ref args)
+        | Command::Token(ref args) => runtime.block_on(ask(&command, args)),
+    }
+}
+
+/// `up` and `join`.
+fn serve(
+    runtime: &tokio::runtime::Runtime,
+    args: NodeArgs,
+    entry: impl FnOnce(&Settings) -> anyhow::Result<Entry>,
+) -> ExitCode {
+    let settings = match Settings::load(args) {
+        Ok(settings) => settings,
+        Err(error) => return fail(&error.to_string(), EXIT_USAGE),
+    };
+    logs::init(settings.log_format);
+    let entry = match entry(&settings) {
+        Ok(entry) => entry,
+        Err(error) => return fail(&format!("{error:#}"), EXIT_USAGE),
+    };
+    match runtime.block_on(run(settings, entry)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&format!("{error:#}"), 1),
+    }
+}
+
+async fn run(settings: Settings, entry: Entry) -> anyhow::Result<()> {
+    let mut signals = Signals { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? };
+    let mut node = tokio::select! {
+        node = Node::start(settings, entry) => node?,
+        () = signals.next() => return Ok(()),
+    };
+    let outcome = node.run_until(signals.next()).await;
+    tracing::info!("leaving the mesh; a second signal leaves at once");
+    tokio::select! {
+        () = node.shutdown() => {}
+        () = signals.next() => tracing::warn!("leaving at once"),
+    }
+    outcome
+}
+
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// The administering commands.
+async fn ask(command: &Command, args: &AdminArgs) -> ExitCode {
+    let data_dir = match settings::data_dir(args.data_dir.as_deref()) {
+        Ok(dir) => dir,
+        Err(error) => return fail(&error.to_string(), EXIT_USAGE),
+    };
+    match client::run(command, &data_dir, args.json).await {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error @ AskError::NotRunning(_)) => fail(&error.to_string(), EXIT_NOT_RUNNING),
+        Err(error @ AskError::Failed(_)) => fail(&error.to_string(), 1),
+    }
+}
+
+fn fail(message: &str, code: u8) -> ExitCode {
+    eprintln!("mesh-node: {message}");
+    ExitCode::from(code)
+}

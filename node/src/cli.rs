@@ -1,0 +1,133 @@
+//! The command line of `mesh-node`, as typed. [`crate::settings`] turns it into something validated.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use mesh_gateway::announce::Format;
+use mesh_types::ByteSize;
+
+/// Turns the machines you have into one inference mesh behind an OpenAI-compatible /v1.
+#[derive(Debug, Parser)]
+#[command(name = "mesh-node", version, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start a mesh (or resume the one in the data directory) and print its join token.
+    Up(UpArgs),
+    /// Join a mesh, offering this machine's memory and any models given.
+    Join(JoinArgs),
+    /// What the local node is doing, in a few lines.
+    Status(AdminArgs),
+    /// The nodes of the mesh, as the local node sees them.
+    Peers(AdminArgs),
+    /// The models served in the mesh: whether they answer, and where their layers run.
+    Models(AdminArgs),
+    /// The stages that run on each node.
+    Stages(AdminArgs),
+    /// Print the token that lets other machines join. Treat it like a password.
+    Token(AdminArgs),
+    /// Runs one stage of a model for the node that started this process. Not for people.
+    #[command(name = crate::stages::STAGE_COMMAND, hide = true)]
+    StageProcess,
+}
+
+/// `up`.
+#[derive(Debug, Args)]
+pub struct UpArgs {
+    /// See [`NodeArgs`].
+    #[command(flatten)]
+    pub node: NodeArgs,
+}
+
+/// `join`.
+#[derive(Debug, Args)]
+pub struct JoinArgs {
+    /// The token that `mesh-node up` printed; `-` reads it from standard input.
+    #[arg(value_name = "TOKEN", required_unless_present = "token_file", conflicts_with = "token_file")]
+    pub token: Option<String>,
+    /// Read the token from this file (command lines are visible to other users).
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// See [`NodeArgs`].
+    #[command(flatten)]
+    pub node: NodeArgs,
+}
+
+/// What `up` and `join` share. An absent flag leaves the configuration file's value, then the default.
+#[derive(Debug, Default, Args)]
+pub struct NodeArgs {
+    /// A model to serve: the path of a .gguf file (the first shard of a sharded one). May be repeated.
+    #[arg(long = "model", value_name = "REF")]
+    pub models: Vec<String>,
+    /// This node's name in the mesh [default: the host name].
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Where the node keeps its key, its mesh and its cache [default: $XDG_DATA_HOME/mesh-node].
+    #[arg(long, value_name = "DIR", env = "MESH_NODE_DATA_DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// A TOML file with the same settings; flags win.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// How log lines (on stderr) and ready lines (on stdout) look.
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<Format>,
+    /// Where to serve /v1, or `off` [default: 127.0.0.1:9337, or a free port if that is busy].
+    #[arg(long, value_name = "ADDR|off")]
+    pub gateway: Option<String>,
+    /// Where other nodes reach this one: PORT/tcp for the mesh and PORT/udp for activations; port 0 picks one
+    /// [default: 0.0.0.0:9338].
+    #[arg(long, value_name = "IP:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// Memory that this node offers, as in 8G [default: 80 % of what is free].
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<ByteSize>,
+    /// Tokens one sequence can hold [default: the model's own, at most 8192].
+    #[arg(long, value_name = "N")]
+    pub ctx: Option<u32>,
+    /// Sequences served at the same time [default: 4].
+    #[arg(long, value_name = "N")]
+    pub parallel: Option<u32>,
+    /// Compute threads of a stage [default: the physical cores].
+    #[arg(long, value_name = "N")]
+    pub threads: Option<u32>,
+    /// `auto`, `never`, or inclusive layer ranges as in 0-9,10-19,20-29: the first runs here, the others on joined
+    /// nodes in the order of their names. For one model of several: MODEL=RANGES. May be repeated.
+    #[arg(long = "split", value_name = "auto|never|RANGES")]
+    pub splits: Vec<String>,
+    /// Type of the KV cache's values, as in f16 or q8_0 [default: f16].
+    #[arg(long, value_name = "TYPE")]
+    pub kv_type: Option<String>,
+    /// Flash attention: auto, on or off [default: auto].
+    #[arg(long, value_name = "auto|on|off")]
+    pub flash_attn: Option<String>,
+    /// Layers to put on the GPU: a number, or `all` [default: all].
+    #[arg(long, value_name = "N|all")]
+    pub gpu_layers: Option<String>,
+    /// The compute device to use, by the name llama.cpp gives it [default: its choice].
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// A Jinja chat template that replaces the models' own.
+    #[arg(long, value_name = "FILE")]
+    pub chat_template: Option<PathBuf>,
+    /// The key that clients of the gateway must send; required when the gateway is not on loopback.
+    #[arg(long, value_name = "KEY", env = "MESH_API_KEY", hide_env_values = true)]
+    pub api_key: Option<String>,
+}
+
+/// What the administering commands share.
+#[derive(Debug, Args)]
+pub struct AdminArgs {
+    /// Print JSON with a stable schema.
+    #[arg(long)]
+    pub json: bool,
+    /// The data directory of the node to ask [default: $XDG_DATA_HOME/mesh-node].
+    #[arg(long, value_name = "DIR", env = "MESH_NODE_DATA_DIR")]
+    pub data_dir: Option<PathBuf>,
+}

@@ -1,0 +1,52 @@
+//! The model files of this node, by the digest of their manifest: what their slices are named by, and what peers may
+//! fetch them by.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use mesh_gguf::{Error, ManifestCache, Source};
+use mesh_mesh::weights;
+use mesh_types::Digest;
+use tokio_util::sync::CancellationToken;
+
+/// Gives files their digests, and offers them to peers from then on.
+pub struct Holdings {
+    manifests: Arc<ManifestCache>,
+    offered: Arc<weights::Holdings>,
+}
+
+impl Holdings {
+    /// No files yet. Manifests are kept in a folder of `cache`.
+    pub fn new(cache: &Path) -> Self {
+        Self { manifests: Arc::new(ManifestCache::new(cache.join("manifests"))), offered: Arc::default() }
+    }
+
+    /// What peers may fetch.
+    pub fn offered(&self) -> Arc<weights::Holdings> {
+        Arc::clone(&self.offered)
+    }
+
+    /// The digest of `source`, which is offered from now on. Reads the whole file the first time.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops the reading.
+    pub async fn digest(&self, source: &Arc<Source>) -> Result<Digest, Error> {
+        let cancel = CancellationToken::new();
+        let _cancelled_when_dropped = cancel.clone().drop_guard();
+        let (manifests, reading) = (Arc::clone(&self.manifests), Arc::clone(source));
+        let manifest = tokio::task::spawn_blocking(move || manifests.get(&reading, &mut |_| unless(&cancel)));
+        let manifest = manifest.await.unwrap_or(Err(Error::Cancelled))?;
+        let digest = manifest.digest();
+        self.offered.add(Arc::new(manifest), Arc::clone(source));
+        Ok(digest)
+    }
+}
+
+/// For work on files that asks now and then whether to go on.
+pub fn unless(cancelled: &CancellationToken) -> ControlFlow<()> {
+    if cancelled.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}

@@ -1,0 +1,52 @@
+//! Stage 0's side of a request: a canonical chat request comes in, canonical events go out.
+//!
+//! Owns the models that this node serves: their vocabulary, their chat template, and the pipeline that runs them while
+//! there is one. It does not know how a pipeline came to be (see [`crate::supervisor`]) or which of its stages are
+//! elsewhere. Start with [`InferenceService`].
+
+mod answer;
+mod model;
+mod prompt;
+
+use std::pin::Pin;
+
+use futures::{Stream, StreamExt as _};
+use mesh_proto::convert::fault_to_status;
+use mesh_proto::v1;
+use mesh_proto::v1::inference_server::Inference;
+use mesh_types::{ChatRequest, Fault};
+use tonic::{Request, Response, Status};
+use tracing::Instrument as _;
+
+pub use answer::Answer;
+pub use model::{Availability, ServedModel, ServedModelError, ServedModels};
+
+/// Answers gateways.
+pub struct InferenceService {
+    models: ServedModels,
+}
+
+impl InferenceService {
+    /// Serves `models`.
+    pub fn new(models: ServedModels) -> Self {
+        Self { models }
+    }
+}
+
+#[tonic::async_trait]
+impl Inference for InferenceService {
+    type GenerateStream = Pin<Box<dyn Stream<Item = Result<v1::GenerateEvent, Status>> + Send>>;
+
+    async fn generate(&self, request: Request<v1::GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
+        let request = ChatRequest::from(request.into_inner());
+        let span = tracing::info_span!("generate", request = %request.request, model = %request.model);
+        let answer = start(&self.models, request).instrument(span).await;
+        let answer = answer.map_err(|fault| fault_to_status(&fault))?;
+        Ok(Response::new(answer.into_stream().map(Ok).boxed()))
+    }
+}
+
+async fn start(models: &ServedModels, request: ChatRequest) -> Result<Answer, Fault> {
+    let model = models.get(&request.model)?;
+    Answer::start(model, request).await.inspect_err(|fault| tracing::info!("refused: {fault}"))
+}

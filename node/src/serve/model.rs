@@ -1,0 +1,190 @@
+//! The models that this node serves as stage 0.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kernels_ffi::Vocab;
+use mesh_chat::{ChatTemplate, SpecialTokens, TemplateOrigin};
+use mesh_engine::Generator;
+use mesh_gguf::{ModelInfo, Source};
+use mesh_types::{Fault, ModelId, Sampling, TokenId};
+use mesh_types::{ErrorClass, chat::SamplingOverrides};
+use tokio::sync::watch;
+
+use crate::settings::ModelSettings;
+
+/// Tokens that one sequence can hold where the model could hold more and nobody said otherwise.
+const DEFAULT_CONTEXT: u32 = 8192;
+
+/// A model with all that stage 0 needs to answer: fixed for the life of the node, but for `availability`.
+pub struct ServedModel {
+    /// The name it is served under.
+    pub name: ModelId,
+    /// Its file or shards.
+    pub source: Arc<Source>,
+    /// What the file says about it.
+    pub info: ModelInfo,
+    /// Its vocabulary.
+    pub vocab: Vocab,
+    /// Its chat template.
+    pub template: ChatTemplate,
+    /// Texts that must not become tokens where people write them.
+    pub special: SpecialTokens,
+    /// Tokens one sequence can hold.
+    pub context: u32,
+    /// Whether it answers now; the supervisor writes it.
+    pub availability: watch::Sender<Availability>,
+}
+
+/// Whether a model answers now.
+#[derive(Clone)]
+pub enum Availability {
+    /// Through this.
+    Ready(Arc<dyn Generator>),
+    /// Not now: what is missing or going on, for people.
+    Waiting(String),
+}
+
+/// The models of this node, by name.
+#[derive(Clone, Default)]
+pub struct ServedModels(Arc<BTreeMap<ModelId, Arc<ServedModel>>>);
+
+/// Why a model cannot be served at all.
+#[derive(Debug, thiserror::Error)]
+pub enum ServedModelError {
+    /// Its file is not usable.
+    #[error("cannot serve {path}: {reason}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// One sentence.
+        reason: String,
+    },
+    /// The template given is not usable.
+    #[error("cannot use the chat template {path}: {reason}")]
+    Template {
+        /// The file, or the model's if the template came with it.
+        path: PathBuf,
+        /// One sentence.
+        reason: String,
+    },
+}
+
+impl ServedModel {
+    /// Reads what stage 0 needs of a model: its header, vocabulary and template; no weights. Blocks on files.
+    ///
+    /// # Errors
+    /// [`ServedModelError`] names the file and says what is wrong with it.
+    pub fn open(settings: &ModelSettings, context: Option<u32>) -> Result<Self, ServedModelError> {
+        let path = &settings.path;
+        let bad = |reason: String| ServedModelError::File { path: path.clone(), reason };
+        let source = Arc::new(Source::open(path).map_err(|e| bad(e.to_string()))?);
+        let info = ModelInfo::of(source.header()).map_err(|e| bad(e.to_string()))?;
+        let vocab = Vocab::load(path).map_err(|e| bad(e.to_string()))?;
+        let template = template(settings, &info, &vocab)?;
+        let special = special(&vocab).map_err(|e| bad(e.to_string()))?;
+        let own = info.context_length;
+        let context = context.unwrap_or(own.min(DEFAULT_CONTEXT)).min(own);
+        let (availability, _) = watch::channel(Availability::Waiting("starting".to_owned()));
+        Ok(Self { name: settings.name.clone(), source, info, vocab, template, special, context, availability })
+    }
+
+    /// The way to run it now.
+    ///
+    /// # Errors
+    /// A fault that says what is missing.
+    pub fn generator(&self) -> Result<Arc<dyn Generator>, Fault> {
+        match &*self.availability.borrow() {
+            Availability::Ready(generator) => Ok(Arc::clone(generator)),
+            Availability::Waiting(detail) => {
+                Err(Fault::unavailable(format!("the model `{}` is not ready: {detail}", self.name))
+                    .with_code("model_not_ready"))
+            }
+        }
+    }
+
+    /// What is in force for a request: its own fields, else the model's, else the product's defaults.
+    pub fn sampling(&self, request: &SamplingOverrides) -> Sampling {
+        let (model, default) = (&self.info.sampling, Sampling::default());
+        Sampling {
+            temperature: request.temperature.or(model.temperature).unwrap_or(default.temperature),
+            top_k: request.top_k.or(model.top_k).unwrap_or(default.top_k),
+            top_p: request.top_p.or(model.top_p).unwrap_or(default.top_p),
+            min_p: request.min_p.or(model.min_p).unwrap_or(default.min_p),
+            seed: request.seed.unwrap_or_else(random_seed),
+            ignore_eos: request.ignore_eos.unwrap_or(false),
+        }
+    }
+
+    /// Tokens that end a generation.
+    pub fn end_tokens(&self) -> Vec<TokenId> {
+        self.vocab.eog_tokens().iter().copied().map(TokenId).collect()
+    }
+}
+
+impl ServedModels {
+    /// These models.
+    pub fn new(models: impl IntoIterator<Item = Arc<ServedModel>>) -> Self {
+        Self(Arc::new(models.into_iter().map(|model| (model.name.clone(), model)).collect()))
+    }
+
+    /// All of them, by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<ServedModel>> {
+        self.0.values()
+    }
+
+    /// The model of this name.
+    ///
+    /// # Errors
+    /// Not found.
+    pub fn get(&self, name: &ModelId) -> Result<&Arc<ServedModel>, Fault> {
+        self.0.get(name).ok_or_else(|| {
+            Fault::new(ErrorClass::NotFound, format!("the model `{name}` is not served by this node"))
+                .with_param("model")
+                .with_code("model_not_found")
+        })
+    }
+}
+
+fn template(settings: &ModelSettings, info: &ModelInfo, vocab: &Vocab) -> Result<ChatTemplate, ServedModelError> {
+    let text = |token: Option<i32>| token.and_then(|token| vocab.text(token)).unwrap_or_default();
+    let (bos, eos) = (text(vocab.bos()), text(vocab.eos()));
+    let given = settings.chat_template.as_deref().map(read_template).transpose()?;
+    let source = given.as_deref().or(info.chat_template.as_deref());
+    let template = ChatTemplate::of_model(source, &bos, &eos).map_err(|e| ServedModelError::Template {
+        path: settings.chat_template.clone().unwrap_or_else(|| settings.path.clone()),
+        reason: e.to_string(),
+    })?;
+    if template.origin() == TemplateOrigin::BuiltIn {
+        tracing::warn!(
+            model = %settings.name,
+            "the model brings no chat template: ChatML is used, which it may not know; give one with --chat-template"
+        );
+    }
+    Ok(template)
+}
+
+fn read_template(path: &Path) -> Result<String, ServedModelError> {
+    std::fs::read_to_string(path)
+        .map_err(|e| ServedModelError::Template { path: path.to_owned(), reason: e.to_string() })
+}
+
+fn special(vocab: &Vocab) -> Result<SpecialTokens, mesh_chat::ChatError> {
+    let (mut control, mut user_defined) = (Vec::new(), Vec::new());
+    for token in 0..i32::try_from(vocab.n_tokens()).unwrap_or(i32::MAX) {
+        let attr = vocab.attr(token);
+        if attr.is_user_defined() {
+            user_defined.extend(vocab.text(token));
+        } else if attr.is_control() {
+            control.extend(vocab.text(token));
+        }
+    }
+    SpecialTokens::new(control.iter().map(String::as_str), user_defined.iter().map(String::as_str))
+}
+
+/// Below 2^53, so that it survives a client's JSON numbers.
+fn random_seed() -> u64 {
+    // A system without randomness cannot run TLS either; then every answer has seed 0.
+    getrandom::u64().unwrap_or(0) >> 11
+}

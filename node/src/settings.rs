@@ -1,0 +1,361 @@
+//! Everything that a node can be told, validated: flags win over the configuration file, which wins over defaults.
+//!
+//! The only place of this binary that reads the configuration file or environment defaults.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use kernels_ffi::{FlashAttention, KvType};
+use mesh_engine::llama::Compute;
+use mesh_gateway::announce::Format;
+use mesh_routing::Split;
+use mesh_types::{ByteSize, ModelId};
+use serde::Deserialize;
+
+use crate::cli::NodeArgs;
+
+/// Where `/v1` is served unless told otherwise.
+pub const DEFAULT_GATEWAY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9337);
+/// Where other nodes reach this one unless told otherwise.
+pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 9338);
+/// Sequences at the same time unless told otherwise.
+pub const DEFAULT_PARALLEL: u32 = 4;
+/// Most sequences that one llama.cpp context can hold.
+const MAX_PARALLEL: u32 = 256;
+
+/// A node's settings, validated.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Its name in the mesh.
+    pub name: String,
+    /// Its data directory.
+    pub data_dir: PathBuf,
+    /// How its lines look.
+    pub log_format: Format,
+    /// Whether and where it serves `/v1`.
+    pub gateway: GatewaySetting,
+    /// Mesh (TCP) and stage (UDP) address.
+    pub listen: SocketAddr,
+    /// Memory on offer; `None`: 80 % of what is free.
+    pub memory: Option<ByteSize>,
+    /// Models to serve as stage 0.
+    pub models: Vec<ModelSettings>,
+    /// How its stages run.
+    pub stage: StageSettings,
+    /// What clients of the gateway must send.
+    pub api_key: Option<String>,
+}
+
+/// Whether and where `/v1` is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GatewaySetting {
+    /// Not at all.
+    Off,
+    /// Here, and nowhere else.
+    At(SocketAddr),
+    /// Here, or at a free port if that is busy.
+    Near(SocketAddr),
+}
+
+/// One model to serve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelSettings {
+    /// Its GGUF file.
+    pub path: PathBuf,
+    /// The name it is served under.
+    pub name: ModelId,
+    /// How it is spread over nodes. `Auto`: whole on this node if it fits.
+    pub split: Split,
+    /// Replaces its own chat template.
+    pub chat_template: Option<PathBuf>,
+}
+
+/// How the stages of this node run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StageSettings {
+    /// Tokens one sequence can hold; `None`: the model's own, at most 8192.
+    pub ctx: Option<u32>,
+    /// Sequences at the same time.
+    pub parallel: u32,
+    /// Threads, KV type, devices.
+    pub compute: Compute,
+}
+
+/// Why settings cannot be used: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct SettingsError(String);
+
+/// The configuration file: the flags' names with underscores, and a table per model.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ConfigFile {
+    name: Option<String>,
+    data_dir: Option<PathBuf>,
+    log_format: Option<Format>,
+    gateway: Option<String>,
+    listen: Option<SocketAddr>,
+    memory: Option<String>,
+    ctx: Option<u32>,
+    parallel: Option<u32>,
+    threads: Option<u32>,
+    kv_type: Option<String>,
+    flash_attn: Option<String>,
+    gpu_layers: Option<toml::Value>,
+    device: Option<String>,
+    chat_template: Option<PathBuf>,
+    api_key: Option<String>,
+    split: Option<String>,
+    models: Vec<ConfigModel>,
+}
+
+/// One `[[models]]` table.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConfigModel {
+    path: PathBuf,
+    name: Option<String>,
+    split: Option<String>,
+    chat_template: Option<PathBuf>,
+}
+
+impl Settings {
+    /// Merges flags, configuration file and defaults.
+    ///
+    /// # Errors
+    /// [`SettingsError`] says which setting is wrong and what would be right.
+    pub fn load(args: NodeArgs) -> Result<Self, SettingsError> {
+        let file = args.config.as_deref().map(ConfigFile::read).transpose()?.unwrap_or_default();
+        let gateway = gateway(args.gateway.as_deref().or(file.gateway.as_deref()))?;
+        let api_key = args.api_key.clone().or(file.api_key.clone()).filter(|key| !key.is_empty());
+        require_key(gateway, api_key.as_deref())?;
+        let memory = match (args.memory, &file.memory) {
+            (Some(size), _) => Some(size),
+            (None, Some(text)) => Some(text.parse().map_err(|e| SettingsError(format!("memory: {e}")))?),
+            (None, None) => None,
+        };
+        Ok(Self {
+            name: args.name.clone().or(file.name.clone()).unwrap_or_else(host_name),
+            data_dir: data_dir(args.data_dir.as_deref().or(file.data_dir.as_deref()))?,
+            log_format: args.log_format.or(file.log_format).unwrap_or_default(),
+            gateway,
+            listen: args.listen.or(file.listen).unwrap_or(DEFAULT_LISTEN),
+            memory,
+            models: models(&args, &file)?,
+            stage: stage(&args, &file)?,
+            api_key,
+        })
+    }
+}
+
+/// The data directory to use: what was given, else the platform's place for it.
+///
+/// # Errors
+/// Where the platform has no such place (no home directory).
+pub fn data_dir(given: Option<&Path>) -> Result<PathBuf, SettingsError> {
+    if let Some(dir) = given {
+        return Ok(dir.to_owned());
+    }
+    directories::ProjectDirs::from("", "", "mesh-node")
+        .map(|dirs| dirs.data_dir().to_owned())
+        .ok_or_else(|| SettingsError("there is no home directory: say where to keep data with --data-dir".to_owned()))
+}
+
+impl ConfigFile {
+    fn read(path: &Path) -> Result<Self, SettingsError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| SettingsError(format!("cannot read the configuration file {}: {e}", path.display())))?;
+        toml::from_str(&text).map_err(|e| SettingsError(format!("in the configuration file {}: {e}", path.display())))
+    }
+}
+
+fn gateway(text: Option<&str>) -> Result<GatewaySetting, SettingsError> {
+    match text {
+        None => Ok(GatewaySetting::Near(DEFAULT_GATEWAY)),
+        Some("off") => Ok(GatewaySetting::Off),
+        Some(text) => text.parse().map(GatewaySetting::At).map_err(|_| {
+            SettingsError(format!("--gateway takes IP:PORT, as in 127.0.0.1:9337, or `off`; `{text}` is neither"))
+        }),
+    }
+}
+
+fn require_key(gateway: GatewaySetting, key: Option<&str>) -> Result<(), SettingsError> {
+    match gateway {
+        GatewaySetting::At(addr) if !addr.ip().is_loopback() && key.is_none() => Err(SettingsError(format!(
+            "a gateway on {addr} can be reached from other machines: give it a key with --api-key (or MESH_API_KEY), \
+             or serve it on 127.0.0.1"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn models(args: &NodeArgs, file: &ConfigFile) -> Result<Vec<ModelSettings>, SettingsError> {
+    let (default_split, by_model) = splits(&args.splits, file.split.as_deref())?;
+    let default_template = args.chat_template.as_ref().or(file.chat_template.as_ref());
+    let mut models = Vec::new();
+    for model in &file.models {
+        let name = model.name.as_deref().map_or_else(|| ModelId::from_file_name(&model.path), ModelId::from);
+        let split = model.split.as_deref().map(parse_split).transpose()?;
+        models.push(ModelSettings {
+            path: model.path.clone(),
+            split: split.unwrap_or_else(|| default_split.clone()),
+            chat_template: model.chat_template.as_ref().or(default_template).cloned(),
+            name,
+        });
+    }
+    for reference in &args.models {
+        if reference.starts_with("hf://") {
+            return Err(SettingsError(format!(
+                "{reference}: fetching from a hub is not supported yet; download the .gguf and give its path"
+            )));
+        }
+        let path = PathBuf::from(reference);
+        let name = ModelId::from_file_name(&path);
+        models.push(ModelSettings {
+            path,
+            name,
+            split: default_split.clone(),
+            chat_template: default_template.cloned(),
+        });
+    }
+    for (name, split) in by_model {
+        match models.iter_mut().find(|model| model.name == name) {
+            Some(model) => model.split = split,
+            None => return Err(SettingsError(format!("--split names the model `{name}`, which this node is not given"))),
+        }
+    }
+    let mut names: Vec<_> = models.iter().map(|model| model.name.as_str()).collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(SettingsError(format!("two models would both be served as `{}`: name one in --config", pair[0]))),
+        None => Ok(models),
+    }
+}
+
+type ModelSplits = (Split, Vec<(ModelId, Split)>);
+
+fn splits(flags: &[String], file: Option<&str>) -> Result<ModelSplits, SettingsError> {
+    let mut default = file.map(parse_split).transpose()?.unwrap_or_default();
+    let mut by_model = Vec::new();
+    for flag in flags {
+        match flag.rsplit_once('=') {
+            Some((model, ranges)) => by_model.push((ModelId::from(model), parse_split(ranges)?)),
+            None => default = parse_split(flag)?,
+        }
+    }
+    Ok((default, by_model))
+}
+
+fn parse_split(text: &str) -> Result<Split, SettingsError> {
+    text.parse().map_err(|e: mesh_routing::PlacementError| SettingsError(e.to_string()))
+}
+
+fn stage(args: &NodeArgs, file: &ConfigFile) -> Result<StageSettings, SettingsError> {
+    let positive = |what: &str, value: Option<u32>| match value {
+        Some(0) => Err(SettingsError(format!("--{what} must be at least 1"))),
+        value => Ok(value),
+    };
+    let parallel = positive("parallel", args.parallel.or(file.parallel))?.unwrap_or(DEFAULT_PARALLEL);
+    if parallel > MAX_PARALLEL {
+        return Err(SettingsError(format!("--parallel must be at most {MAX_PARALLEL}")));
+    }
+    let flash_attention = match args.flash_attn.as_deref().or(file.flash_attn.as_deref()) {
+        None | Some("auto") => FlashAttention::Auto,
+        Some("on") => FlashAttention::On,
+        Some("off") => FlashAttention::Off,
+        Some(other) => return Err(SettingsError(format!("--flash-attn takes auto, on or off, not `{other}`"))),
+    };
+    let kv_type = match args.kv_type.as_deref().or(file.kv_type.as_deref()) {
+        None => KvType::default(),
+        Some(text) => text.parse().map_err(|e| SettingsError(format!("--kv-type: {e}")))?,
+    };
+    let file_layers = file.gpu_layers.as_ref().map(|value| match value {
+        toml::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    });
+    let gpu_layers = match args.gpu_layers.clone().or(file_layers).as_deref() {
+        None | Some("all") => None,
+        Some(text) => Some(
+            text.parse()
+                .map_err(|_| SettingsError(format!("--gpu-layers takes a number or `all`, not `{text}`")))?,
+        ),
+    };
+    Ok(StageSettings {
+        ctx: positive("ctx", args.ctx.or(file.ctx))?,
+        parallel,
+        compute: Compute {
+            kv_type,
+            flash_attention,
+            gpu_layers,
+            device: args.device.clone().or(file.device.clone()),
+            ..Compute::with_threads(
+                positive("threads", args.threads.or(file.threads))?.unwrap_or_else(physical_cores),
+            )
+        },
+    })
+}
+
+fn physical_cores() -> u32 {
+    u32::try_from(num_cpus::get_physical()).unwrap_or(1).max(1)
+}
+
+fn host_name() -> String {
+    sysinfo::System::host_name().filter(|name| !name.is_empty()).unwrap_or_else(|| "node".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args() -> NodeArgs {
+        NodeArgs { data_dir: Some("/d".into()), ..NodeArgs::default() }
+    }
+
+    #[test]
+    fn a_gateway_off_loopback_needs_a_key() {
+        let open = NodeArgs { gateway: Some("0.0.0.0:80".into()), ..args() };
+        assert!(Settings::load(open).unwrap_err().to_string().contains("--api-key"));
+        let keyed = NodeArgs { gateway: Some("0.0.0.0:80".into()), api_key: Some("k".into()), ..args() };
+        assert!(Settings::load(keyed).is_ok());
+        let empty = NodeArgs { gateway: Some("[::]:80".into()), api_key: Some(String::new()), ..args() };
+        assert!(Settings::load(empty).is_err());
+    }
+
+    #[test]
+    fn a_split_is_for_all_models_or_for_one() {
+        let both = NodeArgs {
+            models: vec!["A.gguf".into(), "B.gguf".into()],
+            splits: vec!["never".into(), "b=0-3,4-9".into()],
+            ..args()
+        };
+        let settings = Settings::load(both).unwrap();
+        assert_eq!(settings.models[0].split, Split::Never);
+        let Split::Ranges(ranges) = &settings.models[1].split else { panic!("ranges were given") };
+        assert_eq!(ranges.iter().map(ToString::to_string).collect::<Vec<_>>(), ["0-3", "4-9"]);
+        let unknown = NodeArgs { splits: vec!["c=never".into()], ..args() };
+        assert!(Settings::load(unknown).unwrap_err().to_string().contains("`c`"));
+        let bad = NodeArgs { splits: vec!["5-3".into()], ..args() };
+        assert!(Settings::load(bad).unwrap_err().to_string().contains("5-3"));
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.toml");
+        std::fs::write(&path, "name = 'file'\nctx = 1024\nparallel = 2\ngpu_layers = 3\n[[models]]\npath = 'm.gguf'\nname = 'x'\n")
+            .unwrap();
+        let settings = Settings::load(NodeArgs { config: Some(path.clone()), ctx: Some(512), ..args() }).unwrap();
+        assert_eq!((settings.name.as_str(), settings.stage.ctx, settings.stage.parallel), ("file", Some(512), 2));
+        assert_eq!(settings.stage.compute.gpu_layers, Some(3));
+        assert_eq!(settings.models[0].name.as_str(), "x");
+        std::fs::write(&path, "colour = 1").unwrap();
+        let error = Settings::load(NodeArgs { config: Some(path), ..args() }).unwrap_err();
+        assert!(error.to_string().contains("colour"), "{error}");
+    }
+
+    #[test]
+    fn two_models_of_one_name_are_refused() {
+        let twice = NodeArgs { models: vec!["a/M.gguf".into(), "b/m.gguf".into()], ..args() };
+        assert!(Settings::load(twice).unwrap_err().to_string().contains("`m`"));
+    }
+}

@@ -1,0 +1,17 @@
+//! The stages that run on this machine, each in a child process: started for this node's own models or for a peer,
+//! watched, shown on the board, and found by the stage endpoint.
+//!
+//! Does not decide which stages there are: that is [`crate::supervisor`], here or on another node.
+
+mod config;
+mod control;
+mod host;
+mod process;
+
+pub use config::StagePlan;
+pub use control::StageControlService;
+pub use host::{HostedStage, StageHost};
+pub use process::run as run_stage_process;
+
+/// The hidden command that a stage's child process is started with.
+pub const STAGE_COMMAND: &str = "stage-process";

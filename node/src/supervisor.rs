@@ -1,0 +1,256 @@
+//! Keeps one model served: places its layers, loads them here and on peers, runs the pipeline, and starts over when a
+//! stage is lost.
+//!
+//! Owns the life of a placement. Decides nothing about placement itself (`mesh-routing`) and knows no requests
+//! (`crate::serve`). Start with [`Supervisor::run`].
+
+mod load;
+mod placement;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mesh_engine::chain::Chain;
+use mesh_engine::{Generator, Stage, StageError, TokenEvent};
+use mesh_mesh::Mesh;
+use mesh_pipeline::{Pipeline, Pulse};
+use mesh_routing::{PlacedStage, Split};
+use mesh_transport::Endpoint;
+use mesh_types::{Digest, GenerateSpec, ModelView, RequestId, Sampling, TokenId};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::board::Board;
+use crate::holdings::Holdings;
+use crate::serve::{Availability, ServedModel};
+use crate::settings::StageSettings;
+use crate::stages::{HostedStage, StageHost};
+
+pub use placement::{PlaceError, check_split};
+
+/// Most tokens in a micro-batch: a prefill chunk.
+const BATCH: u32 = 512;
+/// How often a model's row on the board is renewed while nothing happens.
+const TICK: Duration = Duration::from_secs(5);
+/// An idle model computes one token after this long, so that its health is known.
+const PROBE_AFTER: Duration = Duration::from_secs(10);
+/// How long that may take.
+const PROBE_LIMIT: Duration = Duration::from_secs(20);
+/// How long runs may go on when the node leaves.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+/// Pause before a placement that failed is tried again: doubled each time, up to the second value.
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+
+/// What of the node a supervisor uses.
+#[derive(Clone)]
+pub struct Parts {
+    /// Peers, and the way to them.
+    pub mesh: Mesh,
+    /// Stages here.
+    pub host: StageHost,
+    /// Links to stages elsewhere.
+    pub endpoint: Endpoint,
+    /// Where the model's state is shown.
+    pub board: Arc<Board>,
+    /// Files whose weights peers may fetch.
+    pub holdings: Arc<Holdings>,
+    /// How stages run here.
+    pub settings: StageSettings,
+    /// Where slices are kept.
+    pub cache: PathBuf,
+}
+
+/// Keeps one model served.
+pub struct Supervisor {
+    model: Arc<ServedModel>,
+    split: Split,
+    parts: Parts,
+    digest: Option<Digest>,
+    /// This node's own stage of an earlier placement, loaded still.
+    own_stage: Option<Arc<HostedStage>>,
+}
+
+/// A placement that is loaded.
+struct Placement {
+    stages: Vec<PlacedStage>,
+    chain: Arc<dyn Stage>,
+    loaded: load::LoadedStages,
+}
+
+impl Supervisor {
+    /// A supervisor of `model`, spread as `split` says.
+    pub fn new(model: Arc<ServedModel>, split: Split, parts: Parts) -> Self {
+        Self { model, split, parts, digest: None, own_stage: None }
+    }
+
+    /// Serves the model until `stop`; then runs get some seconds to finish.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut pause = RETRY.0;
+        while !stop.is_cancelled() {
+            let served_since = Instant::now();
+            let outcome = tokio::select! {
+                () = stop.cancelled() => break,
+                outcome = self.place_and_load() => outcome,
+            };
+            let reason = match outcome {
+                Ok(placement) => match self.serve(&placement, &stop).await {
+                    Some(error) => {
+                        self.waiting(&error.to_string());
+                        self.release(placement).await;
+                        error.to_string()
+                    }
+                    None => {
+                        self.release(placement).await;
+                        break;
+                    }
+                },
+                Err(error) => error.to_string(),
+            };
+            tracing::warn!(model = %self.model.name, "not served: {reason}");
+            self.waiting(&reason);
+            if served_since.elapsed() > RETRY.1 {
+                pause = RETRY.0;
+            }
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = tokio::time::sleep(pause) => {}
+            }
+            pause = (pause * 2).min(RETRY.1);
+        }
+        self.forget_own_stage().await;
+        self.waiting("this node is leaving the mesh");
+    }
+
+    /// Runs the pipeline over a loaded placement until it ends by itself (the error) or `stop` (none).
+    async fn serve(&self, placement: &Placement, stop: &CancellationToken) -> Option<StageError> {
+        let config = mesh_pipeline::Config::for_stages(placement.stages.len());
+        let pipeline = match Pipeline::start(Arc::clone(&placement.chain), config).await {
+            Ok(pipeline) => Arc::new(pipeline),
+            Err(error) => return Some(error),
+        };
+        let ended = tokio::select! {
+            ended = self.watch(&pipeline, placement) => Some(ended),
+            () = stop.cancelled() => None,
+        };
+        if ended.is_none() {
+            self.waiting("this node is leaving the mesh");
+        }
+        pipeline.shutdown(DRAIN_LIMIT).await;
+        ended
+    }
+
+    async fn watch(&self, pipeline: &Arc<Pipeline>, placement: &Placement) -> StageError {
+        let mut pulse = pipeline.pulse();
+        if let Err(error) = self.probe(pipeline).await {
+            return error;
+        }
+        self.ready(pipeline, placement);
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                error = pipeline.ended() => return error,
+                _ = tick.tick() => {
+                    let now = *pulse.borrow_and_update();
+                    let idle = now.active == 0 && now.queued == 0;
+                    if idle && now.last_forward.is_none_or(|at| at.elapsed() > PROBE_AFTER) {
+                        if let Err(error) = self.probe(pipeline).await {
+                            return error;
+                        }
+                    }
+                    self.show(placement, &now);
+                }
+            }
+        }
+    }
+
+    /// One token through all stages.
+    async fn probe(&self, pipeline: &Arc<Pipeline>) -> Result<(), StageError> {
+        let failed = |reason: String| StageError::Load(format!("a test token did not come through: {reason}"));
+        let spec = GenerateSpec {
+            request: RequestId::new("probe"),
+            prompt: vec![TokenId(self.model.vocab.bos().unwrap_or(0))],
+            max_tokens: 1,
+            sampling: Sampling::greedy(),
+            stop_tokens: Vec::new(),
+        };
+        let run = async {
+            let mut run = pipeline.generate(spec).await.map_err(|e| failed(e.to_string()))?;
+            loop {
+                match run.events.recv().await {
+                    Some(Ok(TokenEvent::Finished { .. })) => return Ok(()),
+                    Some(Ok(TokenEvent::Token { .. })) => {}
+                    Some(Err(error)) => return Err(failed(error.to_string())),
+                    None => return Err(failed("the run ended without a word".to_owned())),
+                }
+            }
+        };
+        tokio::select! {
+            // The link's own error says more than the run's.
+            biased;
+            error = pipeline.ended() => Err(error),
+            outcome = tokio::time::timeout(PROBE_LIMIT, run) => match outcome {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(error)) => {
+                    let ended = tokio::time::timeout(RETRY.0, pipeline.ended()).await;
+                    Err(ended.unwrap_or(error))
+                }
+                Err(_) => Err(failed(format!("no answer within {} s", PROBE_LIMIT.as_secs()))),
+            },
+        }
+    }
+
+    fn ready(&self, pipeline: &Arc<Pipeline>, placement: &Placement) {
+        self.model.availability.send_replace(Availability::Ready(Arc::clone(pipeline) as Arc<dyn Generator>));
+        self.show(placement, &pipeline.pulse().borrow());
+    }
+
+    fn show(&self, placement: &Placement, pulse: &Pulse) {
+        let forward = pulse.last_forward.map(|at| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX));
+        self.parts.board.set_model(ModelView {
+            ready: true,
+            nodes: placement.stages.iter().map(|stage| stage.name.clone()).collect(),
+            ranges: placement.stages.iter().map(|stage| stage.layers).collect(),
+            active: pulse.active,
+            queued: pulse.queued,
+            last_forward_ms: forward,
+            ..self.row(String::new())
+        });
+    }
+
+    /// Says why the model does not answer now.
+    fn waiting(&self, detail: &str) {
+        self.model.availability.send_replace(Availability::Waiting(detail.to_owned()));
+        self.parts.board.set_model(self.row(detail.to_owned()));
+    }
+
+    fn row(&self, detail: String) -> ModelView {
+        ModelView {
+            name: self.model.name.clone(),
+            digest: self.digest,
+            ready: false,
+            detail,
+            context: self.model.context,
+            layers: self.model.info.n_layer,
+            nodes: Vec::new(),
+            ranges: Vec::new(),
+            active: 0,
+            queued: 0,
+            last_forward_ms: None,
+            scripted: false,
+        }
+    }
+}
+
+/// Stages in order as one stage.
+fn chain(mut stages: Vec<Arc<dyn Stage>>) -> Result<Arc<dyn Stage>, StageError> {
+    match (stages.pop(), stages.is_empty()) {
+        (Some(only), true) => Ok(only),
+        (Some(last), false) => {
+            stages.push(last);
+            Ok(Arc::new(Chain::new(stages)?))
+        }
+        (None, _) => Err(StageError::Load("a placement without stages".to_owned())),
+    }
+}

@@ -1,0 +1,211 @@
+//! Loads the stages of a placement, here and on peers, and takes them down again.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use mesh_engine::{Stage, StageError, StageSpec};
+use mesh_gguf::{SliceId, SlicePlan};
+use mesh_proto::v1;
+use mesh_proto::v1::load_stage_event::Event;
+use mesh_proto::v1::stage_control_client::StageControlClient;
+use mesh_routing::PlacedStage;
+use mesh_transport::{Hop, RemoteChain};
+use mesh_types::{ByteSize, LayerRange, PeerId, StageId};
+use tokio_util::sync::CancellationToken;
+
+use crate::holdings::unless;
+use super::{PlaceError, Placement, Supervisor, chain};
+use crate::stages::HostedStage;
+
+/// How long a peer may say nothing while it loads a stage.
+const SILENCE_LIMIT: Duration = Duration::from_secs(120);
+/// How long a peer may take to unload.
+const UNLOAD_LIMIT: Duration = Duration::from_secs(3);
+
+/// The stages of a placement.
+pub(super) struct LoadedStages {
+    own: Option<Arc<HostedStage>>,
+    remote: Vec<(PeerId, StageId)>,
+}
+
+impl Supervisor {
+    /// Loads all stages at the same time. If one fails, those on peers are taken down again; this node's own stays for
+    /// the next try.
+    pub(super) async fn load(&mut self, stages: Vec<PlacedStage>) -> Result<Placement, PlaceError> {
+        let own_layers = stages.iter().find(|stage| stage.local).map(|stage| stage.layers);
+        if own_layers != self.own_stage.as_ref().map(|stage| stage.spec().layers) {
+            self.forget_own_stage().await;
+        }
+        let ids: Vec<StageId> = stages.iter().map(|_| StageId::new(uuid::Uuid::now_v7().to_string())).collect();
+        let (here, there): (Vec<_>, Vec<_>) = stages.iter().zip(&ids).partition(|(stage, _)| stage.local);
+        let here = try_join_all(here.iter().map(|(stage, id)| self.load_here(stage.layers, stages.len() == 1, id)));
+        let far = try_join_all(there.iter().map(|(stage, id)| self.load_there(stage, id)));
+        let (own, far) = tokio::join!(here, far);
+        let own = own.map(|mut own| own.pop());
+        self.own_stage = own.as_ref().ok().cloned().flatten();
+        let remote = there.iter().map(|(stage, id)| (stage.peer.clone(), (*id).clone())).collect();
+        let loaded = LoadedStages { own: self.own_stage.clone(), remote };
+        let chain = match (own, far) {
+            (Ok(_), Ok(_)) => self.link(&there, &loaded),
+            (Err(error), _) | (_, Err(error)) => Err(error),
+        };
+        match chain {
+            Ok(chain) => Ok(Placement { stages, chain, loaded }),
+            Err(error) => {
+                self.unload_remote(loaded.remote).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes a placement down, but for this node's own stage.
+    pub(super) async fn release(&self, placement: Placement) {
+        drop(placement.chain);
+        self.unload_remote(placement.loaded.remote).await;
+    }
+
+    /// Unloads this node's own stage.
+    pub(super) async fn forget_own_stage(&mut self) {
+        if let Some(stage) = self.own_stage.take() {
+            self.parts.host.unload(&stage.id).await;
+        }
+    }
+
+    async fn unload_remote(&self, remote: Vec<(PeerId, StageId)>) {
+        for (peer, id) in remote {
+            // A peer that is gone unloads by itself.
+            if self.parts.mesh.presence(&peer).is_cancelled() {
+                continue;
+            }
+            let mut control = StageControlClient::new(self.parts.mesh.channel(&peer));
+            let request = v1::UnloadStageRequest { stage_id: id.to_string() };
+            let unloading = tokio::time::timeout(UNLOAD_LIMIT, control.unload(request)).await;
+            if !matches!(unloading, Ok(Ok(_))) {
+                tracing::warn!(stage = %id, "{} did not confirm that it unloaded the stage", peer.short());
+            }
+        }
+    }
+
+    async fn load_here(&self, layers: LayerRange, whole: bool, id: &StageId) -> Result<Arc<HostedStage>, PlaceError> {
+        if let Some(stage) = self.own_stage.as_ref().filter(|stage| self.parts.host.has(&stage.id)) {
+            return Ok(Arc::clone(stage));
+        }
+        let plan = self.plan(layers);
+        let (source, compute) = (&self.model.source, self.parts.settings.compute.clone());
+        let config = if whole {
+            plan.whole(source, &self.model.info, compute)
+        } else {
+            let path = self.slice(layers).await?;
+            plan.sliced(source.header(), path, Some(source), compute)?
+        };
+        Ok(self.parts.host.load(id.clone(), &config).await?)
+    }
+
+    /// This node's own slice, cut from its file unless it lies in the cache.
+    async fn slice(&self, layers: LayerRange) -> Result<PathBuf, PlaceError> {
+        let source = Arc::clone(&self.model.source);
+        let digest = self.parts.holdings.digest(&source).await?;
+        let folder = self.parts.cache.join("slices");
+        let cancel = CancellationToken::new();
+        let _cancelled_when_dropped = cancel.clone().drop_guard();
+        let cutting = tokio::task::spawn_blocking(move || {
+            let path = folder.join(format!("{}.gguf", SliceId::new(digest, layers)));
+            if !path.exists() {
+                make_folder(&folder)?;
+                let plan = SlicePlan::new(source.header(), layers)?;
+                plan.write(&source, &path, &mut |_| unless(&cancel))?;
+            }
+            Ok::<_, mesh_gguf::Error>(path)
+        });
+        Ok(cutting.await.unwrap_or(Err(mesh_gguf::Error::Cancelled))?)
+    }
+
+    /// Has a peer load its stage, and follows its progress.
+    async fn load_there(&self, stage: &PlacedStage, id: &StageId) -> Result<(), PlaceError> {
+        let refused = |reason: String| PlaceError::Peer { name: stage.name.clone(), layers: stage.layers, reason };
+        let plan = self.plan(stage.layers);
+        let request = v1::LoadStageRequest {
+            stage_id: id.to_string(),
+            model: plan.model.to_string(),
+            digest: self.digest.map(|digest| digest.0.to_vec()).unwrap_or_default(),
+            layers: Some(stage.layers.into()),
+            holders: Vec::new(),
+            context: plan.limits.n_ctx,
+            sequences: plan.limits.n_seq,
+            batch: plan.limits.n_batch,
+            kv_type: self.parts.settings.compute.kv_type.name().to_owned(),
+        };
+        let mut control = StageControlClient::new(self.parts.mesh.channel(&stage.peer));
+        let mut events = control.load(request).await.map_err(|e| refused(e.message().to_owned()))?.into_inner();
+        loop {
+            let event = tokio::time::timeout(SILENCE_LIMIT, events.message())
+                .await
+                .map_err(|_| refused(format!("it said nothing for {} s", SILENCE_LIMIT.as_secs())))?
+                .map_err(|e| refused(e.message().to_owned()))?;
+            match event.and_then(|event| event.event) {
+                Some(Event::Fetching(v1::Fetching { done_bytes, total_bytes })) => self.waiting(&format!(
+                    "{} fetches layers {}: {} of {}",
+                    stage.name,
+                    stage.layers,
+                    ByteSize(done_bytes),
+                    ByteSize(total_bytes)
+                )),
+                Some(Event::Loading(_)) => self.waiting(&format!("{} loads layers {}", stage.name, stage.layers)),
+                Some(Event::Ready(_)) => return Ok(()),
+                Some(Event::Failed(failed)) => return Err(refused(failed.reason)),
+                None => return Err(refused("it hung up".to_owned())),
+            }
+        }
+    }
+
+    /// Links the stages to one: this node's own, then those elsewhere in one chain whose last answers directly.
+    fn link(&self, there: &[(&PlacedStage, &StageId)], loaded: &LoadedStages) -> Result<Arc<dyn Stage>, PlaceError> {
+        let mut links: Vec<Arc<dyn Stage>> = Vec::new();
+        links.extend(loaded.own.iter().map(|stage| Arc::clone(stage) as Arc<dyn Stage>));
+        let hops = there.iter().map(|(stage, id)| self.hop(stage, id)).collect::<Result<Vec<_>, _>>()?;
+        if !hops.is_empty() {
+            links.push(Arc::new(RemoteChain::new(self.parts.endpoint.clone(), hops)?));
+        }
+        Ok(chain(links)?)
+    }
+
+    fn hop(&self, stage: &PlacedStage, id: &StageId) -> Result<Hop, StageError> {
+        let view = self.parts.mesh.view();
+        let view = view.borrow();
+        let addresses: Vec<SocketAddr> = view
+            .peer(&stage.peer)
+            .map(|peer| peer.stage_addresses.iter().filter_map(|address| address.parse().ok()).collect())
+            .unwrap_or_default();
+        if addresses.is_empty() {
+            return Err(StageError::Lost {
+                model: self.model.name.clone(),
+                layers: stage.layers,
+                host: stage.name.clone(),
+                reason: "it left before its stage was linked".to_owned(),
+            });
+        }
+        Ok(Hop {
+            peer: stage.peer.clone(),
+            name: stage.name.clone(),
+            addresses,
+            stage: id.clone(),
+            spec: self.spec(stage.layers),
+            lost: self.parts.mesh.presence(&stage.peer),
+        })
+    }
+
+    fn spec(&self, layers: LayerRange) -> StageSpec {
+        self.plan(layers).spec(&self.model.info)
+    }
+}
+
+fn make_folder(folder: &std::path::Path) -> Result<(), mesh_gguf::Error> {
+    std::fs::create_dir_all(folder).map_err(|source| mesh_gguf::Error::Io {
+        doing: "create",
+        path: folder.to_owned(),
+        source,
+    })
+}

@@ -1,0 +1,242 @@
+//! A real model, split over two processes, behind a gateway in a third.
+
+use std::time::{Duration, Instant};
+
+use mesh_tests::http::{self, Event};
+use mesh_tests::models::{SMOLLM2, smollm2};
+use mesh_tests::process::{Node, Process, binary, children, field, is_running, signal};
+use mesh_tests::until;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// The loss of a stage is told within this time.
+const TOLD_WITHIN: Duration = Duration::from_secs(2);
+
+/// A holder, a worker and a gateway.
+struct Cluster {
+    folder: TempDir,
+    holder: Node,
+    worker: Node,
+    gateway: Process,
+    base: String,
+}
+
+impl Cluster {
+    fn start(ctx: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let model = smollm2().display().to_string();
+        let holder =
+            Node::start(folder.path(), "alpha", &["up", "--model", &model, "--split", "0-16,17-29", "--ctx", ctx]);
+        let token = holder.token();
+        let worker = Node::start(folder.path(), "beta", &["join", &token]);
+        let mut command = std::process::Command::new(binary("mesh-gateway"));
+        command.args(["--join", &token, "--gateway", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--data-dir"]);
+        let gateway = Process::spawn(command.arg(folder.path().join("gateway")));
+        let base = field(&gateway.line("ready gateway"), "url=");
+        let ready = gateway.line("ready model");
+        assert_eq!(field(&ready, "stages="), "2", "{ready}");
+        assert_eq!(field(&ready, "nodes="), "alpha,beta", "{ready}");
+        Self { folder, holder, worker, gateway, base }
+    }
+
+    /// A long stream that has begun.
+    fn begun_stream(&self) -> http::Answer {
+        let mut answer = http::post(&self.base, "/chat/completions", &endless(true));
+        assert_eq!(answer.status, 200);
+        let mut tokens = 0;
+        while tokens < 3 {
+            let event = answer.event().expect("the stream goes on");
+            tokens += usize::from(!event.text().is_empty());
+        }
+        answer
+    }
+
+    /// Runs that the model's stage-0 node counts as active.
+    fn active(&self) -> u64 {
+        self.holder.ask("models")["models"][0]["active"].as_u64().unwrap()
+    }
+
+    fn serves_again(&self) {
+        until("the model to be served again", mesh_tests::PATIENCE, || {
+            let answer = http::post(&self.base, "/chat/completions", &greedy(4));
+            (answer.status == 200).then_some(())
+        });
+        let (status, health) = http::get(&self.base, "/health");
+        assert_eq!(status, 200, "{health}");
+    }
+}
+
+fn greedy(max_tokens: u32) -> Value {
+    let question = "Name three colours of the rainbow, and say something about each.";
+    json!({"model": SMOLLM2, "messages": [{"role": "user", "content": question}], "temperature": 0,
+           "max_tokens": max_tokens})
+}
+
+fn endless(stream: bool) -> Value {
+    json!({"model": SMOLLM2, "messages": [{"role": "user", "content": "Count."}], "max_tokens": 1500,
+           "ignore_eos": true, "stream": stream})
+}
+
+/// What has to follow the loss of a stage in mid-stream: an error as the last event, soon, and no normal ending.
+fn assert_broken(mut answer: http::Answer, since: Instant) {
+    let events = answer.events();
+    let took = since.elapsed();
+    let Some(Event::Json(last)) = events.last() else { panic!("no error event at the end: {events:?}") };
+    assert!(last["error"]["message"].is_string(), "{last}");
+    assert!(took < TOLD_WITHIN, "told after {took:?}");
+    let finished = |event: &Event| match event {
+        Event::Done => true,
+        Event::Json(value) => value["choices"][0]["finish_reason"].is_string(),
+    };
+    assert!(!events.iter().any(finished), "a normal ending was claimed: {events:?}");
+}
+
+#[test]
+fn a_split_model_says_what_the_unsplit_one_says() {
+    let cluster = Cluster::start("1024");
+    let whole = tempfile::tempdir().unwrap();
+    let model = smollm2().display().to_string();
+    let args = ["up", "--model", &model, "--split", "never", "--ctx", "1024", "--gateway", "127.0.0.1:0"];
+    let unsplit = Node::start(whole.path(), "solo", &args);
+    let unsplit_base = field(&unsplit.process.line("ready gateway"), "url=");
+    unsplit.process.line("ready model");
+
+    let (status, expected) = http::post(&unsplit_base, "/chat/completions", &greedy(48)).json();
+    assert_eq!(status, 200, "{expected}");
+    let (status, split) = http::post(&cluster.base, "/chat/completions", &greedy(48)).json();
+    assert_eq!(status, 200, "{split}");
+    let text = |answer: &Value| answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+    assert!(text(&expected).len() > 40, "{expected}");
+    assert_eq!(text(&split), text(&expected));
+    assert_eq!(split["usage"], expected["usage"]);
+
+    let mut body = greedy(48);
+    body["stream"] = json!(true);
+    body["stream_options"] = json!({"include_usage": true});
+    let events = http::post(&cluster.base, "/chat/completions", &body).events();
+    assert_eq!(events.iter().map(Event::text).collect::<String>(), text(&expected));
+    assert_eq!(events.last(), Some(&Event::Done));
+    let Event::Json(usage) = &events[events.len() - 2] else { panic!("usage comes before the end") };
+    assert_eq!(usage["usage"], expected["usage"]);
+
+    let stages = cluster.holder.ask("stages");
+    let places: Vec<_> = stages["stages"].as_array().unwrap().iter().map(|s| (&s["node"], &s["layers"])).collect();
+    assert_eq!(places.len(), 2, "{stages}");
+    assert!(places.contains(&(&json!("alpha"), &json!("0-16"))), "{stages}");
+    assert!(places.contains(&(&json!("beta"), &json!("17-29"))), "{stages}");
+    let (_, models) = http::get(&cluster.base, "/models");
+    assert_eq!(models["data"][0]["id"], SMOLLM2);
+    let (status, health) = http::get(&cluster.base, "/health");
+    assert_eq!((status, &health["status"]), (200, &json!("ok")), "{health}");
+}
+
+#[test]
+fn many_clients_are_served_at_once() {
+    let cluster = Cluster::start("1024");
+    let (_, alone) = http::post(&cluster.base, "/chat/completions", &greedy(24)).json();
+    let answers: Vec<Value> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| http::post(&cluster.base, "/chat/completions", &greedy(24)).json()))
+            .collect();
+        clients.into_iter().map(|client| client.join().unwrap()).map(|(status, answer)| {
+            assert_eq!(status, 200, "{answer}");
+            answer
+        }).collect()
+    });
+    for answer in answers {
+        // Batches of other sizes round differently; the first words must agree all the same.
+        let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
+        let expected = alone["choices"][0]["message"]["content"].as_str().unwrap();
+        assert_eq!(text.chars().take(12).collect::<String>(), expected.chars().take(12).collect::<String>());
+        assert_eq!(answer["usage"]["completion_tokens"], 24);
+    }
+}
+
+#[test]
+fn a_killed_worker_breaks_the_stream_and_a_new_one_mends_the_model() {
+    let mut cluster = Cluster::start("2048");
+    let answer = cluster.begun_stream();
+    let killed = Instant::now();
+    cluster.worker.process.kill();
+    assert_broken(answer, killed);
+    assert!(cluster.gateway.is_running() && cluster.holder.process.is_running());
+    let (status, health) = until("the loss to be in /health", mesh_tests::PATIENCE, || {
+        let (status, health) = http::get(&cluster.base, "/health");
+        (status == 503).then_some((status, health))
+    });
+    assert!(health.to_string().contains("17-29"), "{status} {health}");
+    let (status, refused) = http::post(&cluster.base, "/chat/completions", &greedy(4)).json();
+    assert_eq!(status, 503, "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("17-29"), "{refused}");
+
+    let token = cluster.holder.token();
+    cluster.worker = Node::start(cluster.folder.path(), "beta", &["join", &token]);
+    cluster.serves_again();
+}
+
+#[test]
+fn a_killed_stage_process_breaks_the_stream_and_is_replaced() {
+    let cluster = Cluster::start("2048");
+    for node in [&cluster.worker, &cluster.holder] {
+        let answer = cluster.begun_stream();
+        let [stage] = node.stage_processes()[..] else { panic!("one stage on each node") };
+        let killed = Instant::now();
+        signal(stage, 9);
+        assert_broken(answer, killed);
+        cluster.serves_again();
+        assert_ne!(node.stage_processes(), [stage]);
+    }
+}
+
+#[test]
+fn a_client_that_goes_away_frees_its_sequence() {
+    let cluster = Cluster::start("8192");
+    // In decode, streamed.
+    let answer = cluster.begun_stream();
+    assert_eq!(until("the run to be counted", mesh_tests::PATIENCE, || Some(cluster.active()).filter(|n| *n > 0)), 1);
+    drop(answer);
+    until("the run to end", Duration::from_secs(5), || (cluster.active() == 0).then_some(()));
+    // In prefill: nothing has been answered yet.
+    for stream in [true, false] {
+        let long = "Every word of this sentence counts. ".repeat(900);
+        let mut body = endless(stream);
+        body["messages"] = json!([{"role": "user", "content": long}]);
+        let base = cluster.base.clone();
+        let address = base.strip_prefix("http://").unwrap().split('/').next().unwrap().to_owned();
+        let mut socket = std::net::TcpStream::connect(&address).unwrap();
+        let body = body.to_string();
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        std::io::Write::write_all(&mut socket, (head + &body).as_bytes()).unwrap();
+        until("the prefill to begin", mesh_tests::PATIENCE, || (cluster.active() == 1).then_some(()));
+        drop(socket);
+        until("the prefill to end", Duration::from_secs(5), || (cluster.active() == 0).then_some(()));
+    }
+    // All slots are free: as many runs as there are slots go through.
+    let (status, answer) = http::post(&cluster.base, "/chat/completions", &greedy(4)).json();
+    assert_eq!(status, 200, "{answer}");
+}
+
+#[test]
+fn an_interrupted_mesh_leaves_nothing_running() {
+    let mut cluster = Cluster::start("1024");
+    let stages: Vec<u32> = [cluster.holder.process.id(), cluster.worker.process.id()].into_iter().flat_map(children).collect();
+    assert_eq!(stages.len(), 2);
+    for process in [&mut cluster.gateway, &mut cluster.worker.process, &mut cluster.holder.process] {
+        let status = process.interrupt();
+        assert_eq!(status.code(), Some(0), "{}", process.stderr());
+    }
+    assert!(stages.iter().all(|stage| !is_running(*stage)));
+    assert!(!cluster.holder.data_dir.join("admin.sock").exists());
+}
+
+#[test]
+fn a_killed_node_takes_its_stage_with_it() {
+    let mut cluster = Cluster::start("1024");
+    let stages = cluster.worker.stage_processes();
+    assert_eq!(stages.len(), 1);
+    cluster.worker.process.kill();
+    until("the stage process to end", Duration::from_secs(5), || stages.iter().all(|id| !is_running(*id)).then_some(()));
+}
