@@ -79,9 +79,9 @@ impl Limits {
     }
 }
 
-/// A varint takes at most 5 bytes here: one a token, and four of at most 5 bytes a segment or output.
+/// A varint of 32 bits takes at most 5 bytes, one of 64 at most 9: a token is 5, a segment 16, an output 26.
 fn header_limit(spec: &StageSpec) -> u32 {
-    spec.n_batch.saturating_mul(5).saturating_add(spec.n_seq.saturating_mul(24)).saturating_add(HEADER_ROOM)
+    spec.n_batch.saturating_mul(5).saturating_add(spec.n_seq.saturating_mul(26)).saturating_add(HEADER_ROOM)
 }
 
 /// Why no message could be read.
