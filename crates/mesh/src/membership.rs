@@ -186,6 +186,11 @@ impl Membership {
         std::mem::take(&mut self.unproven)
     }
 
+    /// Whether a member has accepted it, or this node founded the mesh.
+    pub(crate) fn is_proven(&self) -> bool {
+        !self.unproven
+    }
+
     /// Writes it to the data directory, unless no member has accepted it yet. Blocks.
     pub(crate) fn save(&self) -> Result<(), DataDirError> {
         if self.unproven {

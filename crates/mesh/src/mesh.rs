@@ -172,7 +172,7 @@ impl Mesh {
         Ok(Self { core })
     }
 
-    /// Waits until at least one peer is admitted; 15 s is a good `within`.
+    /// Waits until at least one peer is admitted, and the membership is on disk; 15 s is a good `within`.
     ///
     /// # Errors
     /// [`MeshError::NoRoute`] names each address tried and what went wrong there; at once where every answer was final.
@@ -180,7 +180,10 @@ impl Mesh {
     /// # Cancel safety
     /// May be dropped.
     pub async fn joined(&self, within: Duration) -> Result<(), MeshError> {
-        self.core.joining.wait(within).await.map_err(MeshError::NoRoute)
+        self.core.joining.wait(within).await.map_err(MeshError::NoRoute)?;
+        // Who is told that it has joined can come back after a crash.
+        let _ = self.core.kept.subscribe().wait_for(|kept| *kept).await;
+        Ok(())
     }
 
     /// This node's id.
@@ -333,6 +336,8 @@ struct Core {
     listen: SocketAddr,
     membership: Mutex<Membership>,
     membership_changed: Notify,
+    /// Whether the membership was written since a member accepted it, or that was tried.
+    kept: watch::Sender<bool>,
     local: Mutex<Local>,
     table: Mutex<Table>,
     view: watch::Sender<Arc<MeshView>>,
@@ -389,6 +394,7 @@ impl Core {
             version: config.version,
             listen,
             joining: Joining::new(&config.membership),
+            kept: watch::Sender::new(config.membership.is_proven()),
             membership: Mutex::new(config.membership),
             membership_changed: Notify::new(),
             local: Mutex::new(Local { said: None, addresses: Vec::new(), sequence: 0 }),
@@ -593,6 +599,7 @@ impl Core {
             if let Ok(Err(error)) = saved {
                 tracing::error!(%error, "cannot keep the membership: this node may not find the mesh again");
             }
+            self.kept.send_if_modified(|kept| self.membership().is_proven() && !std::mem::replace(kept, true));
             if closed {
                 return;
             }

@@ -61,6 +61,8 @@ impl TestNode {
         listen: SocketAddr,
         change: impl FnOnce(Door) -> Door,
     ) -> Result<Self, MeshError> {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
         let data_dir = DataDir::open(dir.path()).unwrap();
         let identity = Identity::open(&data_dir).unwrap();
         let membership = match token {
@@ -70,8 +72,13 @@ impl TestNode {
         let door = change(door(&identity, &membership));
         let config = Config { identity, membership, listen, name: name.to_owned(), version: "0.0.1".to_owned() };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let mesh = runtime.spawn(Mesh::start_with(config, door)).await.unwrap()?;
-        Ok(Self { mesh, name: name.to_owned(), runtime: Some(runtime), dir })
+        match runtime.spawn(Mesh::start_with(config, door)).await.unwrap() {
+            Ok(mesh) => Ok(Self { mesh, name: name.to_owned(), runtime: Some(runtime), dir }),
+            Err(error) => {
+                runtime.shutdown_background();
+                Err(error)
+            }
+        }
     }
 
     pub(crate) fn id(&self) -> PeerId {

@@ -149,7 +149,7 @@ struct Fetch<'a> {
 
 impl Fetch<'_> {
     async fn run(mut self, path: &Path, progress: impl FnMut(Progress) + Send + 'static) -> Result<(), FetchError> {
-        let (manifest, mut open) = self.manifest().await?;
+        let (manifest, open) = self.manifest().await?;
         let (target, layers) = (path.to_owned(), self.request.layers);
         let planned = tokio::task::spawn_blocking(move || {
             let plan = SlicePlan::new(manifest.header(), layers).map_err(FetchError::Plan)?;
@@ -157,8 +157,23 @@ impl Fetch<'_> {
             Ok((manifest, plan, writer))
         });
         let (manifest, plan, writer) = planned.await.map_err(|_| FetchError::Internal)??;
-        let mut jobs = jobs(&plan);
         let disk = Disk::start(manifest, writer, plan.weight_bytes(), progress);
+        match self.take_all(jobs(&plan), open, &disk).await {
+            Ok(()) => disk.finish().await,
+            Err(error) => {
+                disk.abandon().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Asks for `jobs` until all are written, or the disk stops. Begins with the holder that is `open`.
+    async fn take_all(
+        &mut self,
+        mut jobs: VecDeque<Job>,
+        mut open: Option<(PeerId, Holder)>,
+        disk: &Disk,
+    ) -> Result<(), FetchError> {
         while !jobs.is_empty() {
             let (peer, mut holder) = match open.take() {
                 Some(open) => open,
@@ -167,7 +182,7 @@ impl Fetch<'_> {
             // What is not written when the holder fails is asked of the next.
             let mut left = jobs.clone();
             let before = left.len();
-            let outcome = drain(&mut holder, &mut jobs, &mut left, &disk).await;
+            let outcome = drain(&mut holder, &mut jobs, &mut left, disk).await;
             if left.len() < before {
                 self.faults.remove(&peer);
             }
@@ -175,10 +190,11 @@ impl Fetch<'_> {
             match outcome {
                 Ok(()) => {}
                 Err(Stop::Holder(fault)) => self.fail(peer, fault),
-                Err(Stop::Disk) => return disk.finish().await.and(Err(FetchError::Internal)),
+                // It says why when it is finished.
+                Err(Stop::Disk) => return Ok(()),
             }
         }
-        disk.finish().await
+        Ok(())
     }
 
     /// The manifest, from the first holder that has it, and that holder.
@@ -314,6 +330,15 @@ impl Disk {
         let (genuine, verdict) = oneshot::channel();
         self.queue.send(Write { job, bytes, genuine }).await.map_err(|_| Stop::Disk)?;
         Ok(verdict)
+    }
+
+    /// Removes the unfinished file.
+    async fn abandon(self) {
+        drop(self.queue);
+        let removed = self.thread.await.map(|writer| tokio::task::spawn_blocking(|| drop(writer)));
+        if let Ok(removing) = removed {
+            let _ = removing.await;
+        }
     }
 
     /// Completes the file. Where the thread could not write, says why.
