@@ -134,3 +134,6 @@ impl Pump {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
