@@ -5,132 +5,24 @@
 //! the rest of the graph, the head, is cancelled. A stage whose family treats its input specially names a tensor to
 //! *inject*: it is overwritten by the rows that came in. Both are done by [`probe`].
 
+mod batch;
+mod params;
 mod probe;
 
 use std::ptr::NonNull;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use llama_cpp_sys_2 as sys;
-use serde::{Deserialize, Serialize};
 
+use self::batch::Scratch;
 use self::probe::Probe;
 use crate::log;
 use crate::model::Model;
 
+pub use self::batch::{DecodeInput, Input, Place};
+pub use self::params::{ContextError, ContextParams, FlashAttention, KvType};
 pub use self::probe::ProbeFault;
-
-/// How a context is made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ContextParams {
-    /// Cells of the KV cache, over all sequences.
-    pub n_cells: u32,
-    /// Sequences that may be held at the same time; at most 256.
-    pub n_seq: u32,
-    /// Most tokens in one decode.
-    pub n_batch: u32,
-    /// Most tokens of one decode that may be marked as output. Memory: `n_vocab` floats each, twice.
-    pub n_outputs: u32,
-    /// Threads that compute.
-    pub threads: u32,
-    /// Type of the cached keys and values.
-    pub kv_type: KvType,
-    /// Fused attention.
-    pub flash_attention: FlashAttention,
-    /// Tensor to copy out; the graph is cancelled behind it.
-    pub tap: Option<String>,
-    /// Tensor to overwrite with the rows that came in.
-    pub inject: Option<String>,
-}
-
-/// Type of cached keys and values.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum KvType {
-    /// 32 bits.
-    F32,
-    /// 16 bits; the default.
-    #[default]
-    F16,
-    /// 16 bits, with the range of 32.
-    Bf16,
-    /// 8.5 bits.
-    Q8_0,
-    /// 6 bits.
-    Q5_1,
-    /// 5.5 bits.
-    Q5_0,
-    /// 5 bits.
-    Q4_1,
-    /// 4.5 bits.
-    Q4_0,
-    /// 4.5 bits, non-linear.
-    #[serde(rename = "iq4_nl")]
-    Iq4Nl,
-}
-
-const KV_TYPES: [(KvType, &str, sys::ggml_type); 9] = [
-    (KvType::F32, "f32", sys::GGML_TYPE_F32),
-    (KvType::F16, "f16", sys::GGML_TYPE_F16),
-    (KvType::Bf16, "bf16", sys::GGML_TYPE_BF16),
-    (KvType::Q8_0, "q8_0", sys::GGML_TYPE_Q8_0),
-    (KvType::Q5_1, "q5_1", sys::GGML_TYPE_Q5_1),
-    (KvType::Q5_0, "q5_0", sys::GGML_TYPE_Q5_0),
-    (KvType::Q4_1, "q4_1", sys::GGML_TYPE_Q4_1),
-    (KvType::Q4_0, "q4_0", sys::GGML_TYPE_Q4_0),
-    (KvType::Iq4Nl, "iq4_nl", sys::GGML_TYPE_IQ4_NL),
-];
-
-impl KvType {
-    /// The name in settings.
-    pub fn name(self) -> &'static str {
-        self.entry().1
-    }
-
-    fn ggml_type(self) -> sys::ggml_type {
-        self.entry().2
-    }
-
-    fn entry(self) -> &'static (Self, &'static str, sys::ggml_type) {
-        KV_TYPES.iter().find(|(kind, ..)| *kind == self).unwrap_or(&KV_TYPES[1])
-    }
-}
-
-impl FromStr for KvType {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = KV_TYPES.iter().find(|(_, name, _)| name.eq_ignore_ascii_case(text));
-        found.map(|(kind, ..)| *kind).ok_or_else(|| {
-            let names: Vec<_> = KV_TYPES.iter().map(|(_, name, _)| *name).collect();
-            format!("`{text}` is no type for the KV cache; there are: {}", names.join(", "))
-        })
-    }
-}
-
-/// Whether attention is computed in one fused step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum FlashAttention {
-    /// Where the back end can.
-    #[default]
-    Auto,
-    /// Never.
-    Off,
-    /// Always; an error where the back end cannot.
-    On,
-}
-
-impl FlashAttention {
-    fn raw(self) -> sys::llama_flash_attn_type {
-        match self {
-            Self::Auto => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
-            Self::Off => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
-            Self::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
-        }
-    }
-}
 
 /// Ends a running decode from another thread. Cheap to clone; stays raised until it is replaced.
 ///
@@ -155,49 +47,6 @@ impl AbortHandle {
     pub fn is_aborted(&self) -> bool {
         self.raised.load(Ordering::Acquire)
     }
-}
-
-/// What goes into a decode.
-#[derive(Clone, Copy, Debug)]
-pub enum Input<'a> {
-    /// Token ids, one per place.
-    Tokens(&'a [i32]),
-    /// Hidden rows: row-major `[places, n_embd]`.
-    Rows(&'a [f32]),
-}
-
-/// Where one token of a decode belongs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Position in its sequence.
-    pub pos: u32,
-    /// Its sequence.
-    pub seq: u32,
-    /// Whether its output row is wanted. A tapped stage marks all.
-    pub output: bool,
-}
-
-/// One decode.
-#[derive(Clone, Copy, Debug)]
-pub struct DecodeInput<'a> {
-    /// Tokens or rows.
-    pub input: Input<'a>,
-    /// One place per token; those of one sequence ascending.
-    pub places: &'a [Place],
-}
-
-/// Why there is no context.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ContextError {
-    /// A parameter is out of range.
-    #[error("{0}")]
-    Invalid(String),
-    /// llama.cpp did not make one; mostly for lack of memory.
-    #[error("llama.cpp could not make a context: {log}")]
-    Refused {
-        /// Its error lines.
-        log: String,
-    },
 }
 
 /// Why a decode gave nothing. The positions of its places are not in the cache afterwards.
@@ -249,17 +98,6 @@ pub struct Context {
     model: Model,
 }
 
-/// The arrays of a `llama_batch`, reused between decodes.
-#[derive(Debug, Default)]
-struct Scratch {
-    pos: Vec<i32>,
-    n_seq_id: Vec<i32>,
-    seq: Vec<i32>,
-    seq_id: Vec<*mut i32>,
-    output: Vec<i8>,
-    padded: Vec<f32>,
-}
-
 // SAFETY: a llama_context may be used from any thread, one at a time, which `&mut self` ensures; the raw pointers in
 // `scratch` point into itself and are made anew in every decode; `probe` is owned.
 unsafe impl Send for Context {}
@@ -281,27 +119,12 @@ impl Context {
     /// # Errors
     /// [`ContextError`].
     pub fn new(model: &Model, params: ContextParams) -> Result<Self, ContextError> {
-        check_params(model, &params)?;
+        params.check(model)?;
         let abort = AbortHandle::new();
         let probe = Box::new(Probe::new(params.tap.as_deref(), params.inject.as_deref(), model.n_embd()));
         let has_probe = params.tap.is_some() || params.inject.is_some();
         let probe = NonNull::from(Box::leak(probe));
-        // SAFETY: returns a struct by value.
-        let mut raw = unsafe { sys::llama_context_default_params() };
-        raw.n_ctx = params.n_cells;
-        raw.n_batch = params.n_batch;
-        raw.n_ubatch = params.n_batch;
-        raw.n_seq_max = params.n_seq;
-        // llama.cpp asserts that its output buffer, at least one row per sequence, is within this limit.
-        raw.n_outputs_max = params.n_outputs.max(params.n_seq);
-        raw.n_threads = i32::try_from(params.threads).unwrap_or(i32::MAX);
-        raw.n_threads_batch = raw.n_threads;
-        raw.flash_attn_type = params.flash_attention.raw();
-        raw.type_k = params.kv_type.ggml_type();
-        raw.type_v = params.kv_type.ggml_type();
-        raw.kv_unified = true;
-        raw.swa_full = true;
-        raw.no_perf = true;
+        let mut raw = params.to_raw();
         raw.abort_callback = Some(probe::on_abort_check);
         raw.abort_callback_data = Arc::as_ptr(&abort.raised).cast_mut().cast();
         if has_probe {
@@ -318,11 +141,14 @@ impl Context {
             drop(unsafe { Box::from_raw(probe.as_ptr()) });
             return Err(ContextError::Refused { log });
         };
-        let (scratch, outputs) = (Scratch::default(), Vec::new());
-        Ok(Self { raw: context, probe, abort, params, scratch, outputs, model: model.clone() })
+        // llama.cpp lowers it to the size of the cache, and asserts that no batch is larger.
+        // SAFETY: the context is live.
+        let n_batch = unsafe { sys::llama_n_batch(context.as_ptr()) }.min(params.n_batch);
+        let (params, model) = (ContextParams { n_batch, ..params }, model.clone());
+        Ok(Self { raw: context, probe, abort, params, scratch: Scratch::default(), outputs: Vec::new(), model })
     }
 
-    /// Its parameters.
+    /// Its parameters; `n_batch` is at most the size of the cache.
     pub fn params(&self) -> &ContextParams {
         &self.params
     }
@@ -350,7 +176,7 @@ impl Context {
         if self.abort.is_aborted() {
             return Err(DecodeError::Aborted);
         }
-        let batch = self.fill(input);
+        let batch = self.scratch.fill(input, &self.model);
         self.arm_probe(input);
         // SAFETY: the context is live; the batch's arrays are in `scratch` and in `input`, both alive and unchanged over
         // the call, with the lengths that `check` and `fill` ensured.
@@ -474,42 +300,6 @@ impl Context {
         u32::try_from(token).is_ok_and(|id| id < self.model.n_vocab())
     }
 
-    /// The batch as C sees it: pointers into `scratch` and `input`.
-    fn fill(&mut self, input: &DecodeInput<'_>) -> sys::llama_batch {
-        let n = input.places.len();
-        let scratch = &mut self.scratch;
-        scratch.pos.clear();
-        scratch.pos.extend(input.places.iter().map(|place| place.pos as i32));
-        if let Input::Rows(_) = input.input {
-            // M-RoPE rows carry four positions, section by section; in text the first three are equal, the last is 0.
-            for section in 1..self.model.positions_per_row() {
-                let value = |place: &Place| if section == 3 { 0 } else { place.pos as i32 };
-                scratch.pos.extend(input.places.iter().map(value));
-            }
-        }
-        scratch.seq.clear();
-        scratch.seq.extend(input.places.iter().map(|place| place.seq as i32));
-        scratch.seq_id.clear();
-        scratch.seq_id.extend(scratch.seq.iter_mut().map(std::ptr::from_mut));
-        scratch.n_seq_id.clear();
-        scratch.n_seq_id.resize(n, 1);
-        scratch.output.clear();
-        scratch.output.extend(input.places.iter().map(|place| i8::from(place.output)));
-        let (token, embd) = match input.input {
-            Input::Tokens(tokens) => (tokens.as_ptr().cast_mut(), std::ptr::null_mut()),
-            Input::Rows(rows) => (std::ptr::null_mut(), scratch.pad_rows(rows, &self.model).as_ptr().cast_mut()),
-        };
-        sys::llama_batch {
-            n_tokens: n as i32,
-            token,
-            embd,
-            pos: scratch.pos.as_mut_ptr(),
-            n_seq_id: scratch.n_seq_id.as_mut_ptr(),
-            seq_id: scratch.seq_id.as_mut_ptr(),
-            logits: scratch.output.as_mut_ptr(),
-        }
-    }
-
     fn arm_probe(&mut self, input: &DecodeInput<'_>) {
         let rows = match input.input {
             Input::Rows(rows) => rows,
@@ -534,39 +324,4 @@ impl Context {
             }
         }
     }
-}
-
-impl Scratch {
-    /// Rows as wide as the model's input: the same slice where that is the width of a hidden row.
-    fn pad_rows<'a>(&'a mut self, rows: &'a [f32], model: &Model) -> &'a [f32] {
-        let (width, wanted) = (model.n_embd() as usize, model.n_embd_inp() as usize);
-        if wanted <= width || width == 0 {
-            return rows;
-        }
-        self.padded.clear();
-        for row in rows.chunks_exact(width) {
-            self.padded.extend_from_slice(row);
-            self.padded.resize(self.padded.len() + wanted - width, 0.0);
-        }
-        &self.padded
-    }
-}
-
-fn check_params(model: &Model, params: &ContextParams) -> Result<(), ContextError> {
-    let invalid = |what: &str| Err(ContextError::Invalid(what.to_owned()));
-    if model.is_vocab_only() {
-        return invalid("only the vocabulary of this model was loaded");
-    }
-    let max = crate::Backend::init().max_sequences();
-    if params.n_seq == 0 || params.n_seq > max {
-        return Err(ContextError::Invalid(format!("{} sequences where 1 to {max} are possible", params.n_seq)));
-    }
-    if params.n_batch == 0 || params.n_cells == 0 || params.threads == 0 || params.n_outputs == 0 {
-        return invalid("cells, batch, outputs and threads must be at least 1");
-    }
-    let names = [&params.tap, &params.inject];
-    if names.into_iter().flatten().any(|name| name.is_empty() || name.len() >= probe::MAX_NAME) {
-        return invalid("a tensor name has 1 to 63 bytes");
-    }
-    Ok(())
 }

@@ -210,6 +210,11 @@ fn a_bad_decode_is_an_error_and_leaves_the_cache_alone() {
         assert!(matches!(&result, Err(DecodeError::Rejected { log }) if log.contains("sequence")), "{result:?}");
         assert_eq!(context.seq_len(0), 3);
     }
+    // A batch larger than the cache is an error, not an assertion.
+    let mut small = Context::new(&model, ContextParams { n_batch: 1024, ..params() }).unwrap();
+    assert_eq!(small.params().n_batch, 256);
+    invalid(decode(&mut small, 0, 0, &[1; 257]));
+
     // 256 cells: four sequences of 64 fill them.
     for (seq, start) in [(0, 3), (1, 0), (2, 0), (3, 0)] {
         decode(&mut context, seq, start, &vec![7; 64 - start as usize]).unwrap();
@@ -287,7 +292,7 @@ fn a_decode_is_aborted_from_another_thread() {
         (result, Instant::now().saturating_duration_since(raised.join().unwrap()))
     });
     assert_eq!(result, Err(DecodeError::Aborted));
-    assert!(late < Duration::from_secs(1), "{late:?}");
+    assert!(late < Duration::from_secs(5), "{late:?}");
     assert_eq!((context.seq_len(0), context.seq_len(1)), (0, 1), "only this batch's positions are gone");
     // It stays raised until it is replaced.
     assert_eq!(decode(&mut context, 0, 0, &[1]), Err(DecodeError::Aborted));

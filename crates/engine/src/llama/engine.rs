@@ -312,6 +312,10 @@ fn check_model(config: &LlamaStageConfig, model: &Model) -> Result<(), StageErro
         let path = config.model_path.display();
         Err(StageError::Load(format!("{path} has {found} {what} where {expected} belong")))
     };
+    if model.is_recurrent() && !(spec.is_first() && spec.is_last()) {
+        // llama.cpp reorders the tokens of a micro-batch for such layers, and tapped rows with them.
+        return Err(StageError::Load(format!("{} has recurrent layers and cannot be a part of a split", spec.model)));
+    }
     // Layers that predict further tokens stay with the last stage and may be counted.
     if model.n_layer() != spec.layers.len() && !(spec.is_last() && model.n_layer() > spec.layers.len()) {
         return wrong("layers", model.n_layer(), spec.layers.len());
