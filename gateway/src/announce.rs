@@ -8,7 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use serde::Serialize;
 
 /// How lines look.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Format {
     /// For people: `ready KIND KEY=VALUE …`.
     #[default]

@@ -102,7 +102,7 @@ async fn serve(mesh: &Mesh, settings: &Settings, stop: CancellationToken) -> any
         () = stop.cancelled() => return Ok(()),
     }
     let announcer = Announcer::stdout(settings.log_format);
-    let (id, node) = (mesh.id().to_owned(), mesh.local_id().to_string());
+    let (id, node) = (mesh.id().to_string(), mesh.local_id().to_string());
     announcer.say(&Announcement::Mesh { id, node, token: None });
     announcer.say(&Announcement::Gateway { url: gateway.url() });
     let announcing = async {

@@ -7,11 +7,7 @@ use crate::fake::{Mesh, Script, Step};
 
 /// Nothing heard, nothing accepted, and midway.
 fn phases() -> [Script; 3] {
-    [
-        Script::Deaf,
-        Script::Steps(vec![Step::Hang]),
-        Script::Steps(vec![Step::Started, Step::Text("Hel"), Step::Hang]),
-    ]
+    [Script::Deaf, Script::Steps(vec![Step::Hang]), Script::Steps(vec![Step::Started, Step::Text("Hel"), Step::Hang])]
 }
 
 #[tokio::test]

@@ -167,6 +167,13 @@ struct Guard {
     ended: bool,
 }
 
+impl Guard {
+    /// The call came to its script's end.
+    fn end(mut self) {
+        self.ended = true;
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.ended {
@@ -183,24 +190,24 @@ impl Inference for Service {
         let node = Arc::clone(&self.0);
         node.requests.lock().unwrap().push(request.into_inner());
         node.begun.send_modify(|count| *count += 1);
-        let mut guard = Guard { node, ended: false };
+        let guard = Guard { node, ended: false };
         let script = guard.node.script.lock().unwrap().clone();
         let steps = match script {
             Script::Deaf => std::future::pending().await,
             Script::Steps(steps) => steps,
             Script::Refuse(fault) => {
-                guard.ended = true;
+                guard.end();
                 return Err(fault_to_status(&fault));
             }
             Script::Status(status) => {
-                guard.ended = true;
+                guard.end();
                 return Err(status);
             }
         };
-        let events = futures::stream::unfold((guard, VecDeque::from(steps)), |(mut guard, mut steps)| async move {
+        let events = futures::stream::unfold((guard, VecDeque::from(steps)), |(guard, mut steps)| async move {
             loop {
                 let Some(step) = steps.pop_front() else {
-                    guard.ended = true;
+                    guard.end();
                     return None;
                 };
                 if let Some(event) = perform(step, &guard.node).await {

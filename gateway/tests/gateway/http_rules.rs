@@ -48,7 +48,9 @@ async fn the_key_is_asked_for_where_there_is_one() {
     for good in ["Bearer s3cret", "bearer s3cret", "BEARER  s3cret"] {
         assert_eq!(served.ask(with(Some(good))).await.status(), 200, "{good}");
     }
-    for bad in [None, Some("Bearer s3cre"), Some("Bearer s3crets"), Some("Basic s3cret"), Some("s3cret"), Some("Bearer ")] {
+    for bad in
+        [None, Some("Bearer s3cre"), Some("Bearer s3crets"), Some("Basic s3cret"), Some("s3cret"), Some("Bearer ")]
+    {
         let answer = served.ask(with(bad)).await;
         assert_eq!(answer.error(), (401, None, Some("invalid_api_key".into())), "{bad:?}");
         assert_eq!(answer.header("www-authenticate"), "Bearer");
@@ -99,7 +101,8 @@ async fn a_body_over_the_limit_is_a_413_that_the_client_gets_to_see() {
     assert_eq!(answer.error(), expected, "with a length");
 
     let mut stream = TcpStream::connect(served.addr).await.unwrap();
-    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n";
+    let head =
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n";
     stream.write_all(format!("{head}{:x}\r\n", over.len()).as_bytes()).await.unwrap();
     stream.write_all(&over).await.unwrap();
     stream.write_all(b"\r\n0\r\n\r\n").await.unwrap();
@@ -108,7 +111,8 @@ async fn a_body_over_the_limit_is_a_413_that_the_client_gets_to_see() {
     assert!(text.starts_with("HTTP/1.1 413") && text.contains("request_too_large"), "in chunks: {text}");
 
     let mut stream = TcpStream::connect(served.addr).await.unwrap();
-    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 9999999\r\n\r\n";
+    let head =
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 9999999\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut start = [0; 12];
     soon(stream.read_exact(&mut start)).await.unwrap();
