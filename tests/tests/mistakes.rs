@@ -55,9 +55,9 @@ fn busy_ports() {
     let address = busy.local_addr().unwrap().to_string();
     let dir = folder.path().join("n").display().to_string();
     let listen = mesh_node(&["up", "--gateway", "off", "--listen", &address, "--data-dir", &dir]);
-    fails(&listen, 1, &[&address, "in use"]);
+    fails(&listen, 1, &[&address, "using that port"]);
     let gateway = mesh_node(&["up", "--gateway", &address, "--listen", "127.0.0.1:0", "--data-dir", &dir]);
-    fails(&gateway, 1, &[&address, "in use"]);
+    fails(&gateway, 1, &[&address, "using that port"]);
     let routed = run(Command::new(binary("mesh-gateway")).args(["--join", "x", "--data-dir", &dir]));
     assert_eq!(routed.status.code(), Some(2));
 }

@@ -10,7 +10,7 @@ use super::model::ServedModel;
 ///
 /// # Errors
 /// The template's refusal, or a text that cannot be tokenised.
-pub fn tokens(model: &ServedModel, messages: &[Message]) -> Result<Vec<TokenId>, Fault> {
+pub(super) fn tokens(model: &ServedModel, messages: &[Message]) -> Result<Vec<TokenId>, Fault> {
     let input = model.template.input(messages, true);
     let fragments = prompt::render(&model.template, &input, &model.special)?;
     let mut tokens = Vec::new();
