@@ -207,6 +207,28 @@ impl Array {
         Self { element: ValueType::Bool, len: bytes.len(), bytes }
     }
 
+    /// An array of unsigned integers.
+    pub fn of_u32s(values: impl IntoIterator<Item = u32>) -> Self {
+        let bytes: Vec<u8> = values.into_iter().flat_map(u32::to_le_bytes).collect();
+        Self { element: ValueType::U32, len: bytes.len() / 4, bytes }
+    }
+
+    /// An array of floats.
+    pub fn of_f32s(values: impl IntoIterator<Item = f32>) -> Self {
+        let bytes: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
+        Self { element: ValueType::F32, len: bytes.len() / 4, bytes }
+    }
+
+    /// An array of texts.
+    pub fn of_strs<S: AsRef<str>>(values: impl IntoIterator<Item = S>) -> Self {
+        let (mut len, mut bytes) = (0, Vec::new());
+        for value in values {
+            encode_string(&mut bytes, value.as_ref().as_bytes());
+            len += 1;
+        }
+        Self { element: ValueType::String, len, bytes }
+    }
+
     /// The type of its elements.
     pub fn element(&self) -> ValueType {
         self.element
