@@ -18,6 +18,7 @@ use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade}
 use libp2p::{Multiaddr, PeerId, yamux};
 use tokio::time::Instant;
 
+use crate::mesh::stall::StallGuard;
 use crate::token::{MeshId, Secret};
 
 mod handshake;
@@ -33,6 +34,8 @@ const PROTOCOL: &str = "/mesh-node/admission";
 pub(crate) const VERSIONS: RangeInclusive<u16> = 1..=1;
 /// How long admission may take, however slowly the other side goes about it.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
+/// A connection on which nothing can be written for so long is given up.
+const STALL: Duration = Duration::from_secs(15);
 
 /// Why a connection was not admitted. Reads on from a subject, as in "the node at 192.0.2.1 …".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -286,7 +289,7 @@ impl<C> InboundConnectionUpgrade<C> for Admit
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    type Output = yamux::Muxer<C>;
+    type Output = yamux::Muxer<StallGuard<C>>;
     type Error = AdmissionError;
     type Future = BoxFuture<'static, Result<Self::Output, Self::Error>>;
 
@@ -297,7 +300,7 @@ where
             door.note(&guest, &outcome);
             outcome?;
             let info = muxer.protocol_info().next().unwrap_or_default();
-            muxer.upgrade_inbound(io, info).await.map_err(|_| AdmissionError::Closed)
+            muxer.upgrade_inbound(StallGuard::new(io, STALL), info).await.map_err(|_| AdmissionError::Closed)
         }
         .boxed()
     }
@@ -307,7 +310,7 @@ impl<C> OutboundConnectionUpgrade<C> for Admit
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    type Output = yamux::Muxer<C>;
+    type Output = yamux::Muxer<StallGuard<C>>;
     type Error = AdmissionError;
     type Future = BoxFuture<'static, Result<Self::Output, Self::Error>>;
 
@@ -317,7 +320,7 @@ where
             within(door.deadline, handshake::initiate(&door, &guest, &mut io)).await?;
             door.know(guest.peer);
             let info = muxer.protocol_info().next().unwrap_or_default();
-            muxer.upgrade_outbound(io, info).await.map_err(|_| AdmissionError::Closed)
+            muxer.upgrade_outbound(StallGuard::new(io, STALL), info).await.map_err(|_| AdmissionError::Closed)
         }
         .boxed()
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::data_dir::{self, DataDir, DataDirError};
-use crate::token::{JoinToken, MeshId, Secret, split_peer};
+use crate::token::{JoinToken, MeshId, Secret, TokenError, split_peer};
 
 const FILE: &str = "membership.json";
 const LIMIT: u64 = 1 << 20;
@@ -49,6 +49,9 @@ pub enum MembershipError {
         /// Where the token leads.
         offered: MeshId,
     },
+    /// The token has expired.
+    #[error(transparent)]
+    Token(#[from] TokenError),
     /// The file cannot be read or written, or is damaged.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
@@ -102,8 +105,10 @@ impl Membership {
     /// it, so that a token that leads nowhere leaves no trace.
     ///
     /// # Errors
-    /// [`MembershipError::OtherMesh`] where `dir` is a member of another mesh.
+    /// [`MembershipError::OtherMesh`] where `dir` is a member of another mesh; [`MembershipError::Token`] where the token
+    /// has expired.
     pub fn join(dir: &DataDir, token: &JoinToken) -> Result<Self, MembershipError> {
+        token.check_expiry(std::time::SystemTime::now())?;
         let mut membership = match Self::load(dir)? {
             Some(present) if present.mesh != token.mesh => {
                 let path = dir.path().to_owned();
@@ -308,6 +313,9 @@ mod tests {
         let kept = Membership::load(&dir).unwrap().unwrap();
         assert_eq!(kept.mesh, founder.mesh);
         assert_eq!(kept.known_peers().next().unwrap().1[0].to_string(), "/ip4/192.0.2.1/tcp/9");
+
+        let expired = JoinToken { expires: Some(1), ..token };
+        assert!(Membership::join(&dir, &expired).unwrap_err().to_string().contains("expired"));
 
         let other = Membership::create_or_resume(&data_dir(&parent, "c")).unwrap();
         let error = Membership::join(&dir, &token_of(&other, "/ip4/192.0.2.2/tcp/9")).unwrap_err().to_string();

@@ -8,7 +8,8 @@ use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Also the pause after an answer that will not change by itself.
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Of two peers that learn of each other at the same time, the one with the greater id leaves it to the other to dial
 /// first.
 const YIELD: Duration = Duration::from_secs(1);
@@ -89,7 +90,7 @@ impl Dialer {
         }
     }
 
-    /// Dialling `peer` failed; it asked for at least `wait` before the next attempt.
+    /// Dialling `peer` failed; at least `wait` has to pass before the next attempt.
     pub(super) fn failed(&mut self, peer: PeerId, wait: Option<Duration>, now: Instant) {
         let Some(target) = self.targets.get_mut(&peer).filter(|target| target.phase != Phase::Connected) else {
             return;

@@ -17,7 +17,7 @@ use libp2p::{Multiaddr, PeerId, Swarm, dns, identify, noise, ping, tcp};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::dialer::Dialer;
+use super::dialer::{self, Dialer};
 use super::reason::{self, Reason};
 use super::{Core, MeshError};
 use crate::admission::{Admit, Door};
@@ -90,7 +90,11 @@ pub(super) fn build(
         .with_max_pending_incoming(Some(MAX_PENDING_INBOUND))
         .with_max_established(Some(MAX_CONNECTIONS))
         .with_max_established_per_peer(Some(MAX_CONNECTIONS_PER_PEER));
-    let identify = identify::Config::new("/mesh-node/1".to_owned(), keypair.public()).with_agent_version(agent);
+    // Addresses travel in statuses, where only those that others can reach are named.
+    let identify = identify::Config::new("/mesh-node/1".to_owned(), keypair.public())
+        .with_agent_version(agent)
+        .with_hide_listen_addrs(true)
+        .with_cache_size(0);
     let behaviour = Behaviour {
         limits: connection_limits::Behaviour::new(limits),
         ping: ping::Behaviour::new(ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT)),
@@ -238,7 +242,9 @@ impl Driver {
         for (address, reason) in &reasons {
             tracing::debug!(%peer, %address, %reason, "dialling failed");
         }
-        let wait = reasons.iter().filter_map(|(_, reason)| reason.wait()).max();
+        let hopeless = !reasons.is_empty() && reasons.iter().all(|(_, reason)| reason.is_final());
+        let asked = reasons.iter().filter_map(|(_, reason)| reason.wait()).max();
+        let wait = if hopeless { Some(dialer::LONGEST_PAUSE) } else { asked };
         self.dialer.failed(peer, wait, Instant::now());
         if !self.swarm.is_connected(&peer) {
             let reasons: Vec<(Multiaddr, Reason)> =

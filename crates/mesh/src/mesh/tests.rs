@@ -266,6 +266,7 @@ async fn a_killed_node_is_noticed_at_once_and_found_again() {
     assert!(!alpha.mesh.presence(&id).is_cancelled());
 
     // And the first of all, to which everybody came.
+    beta.sees("alpha", PeerState::Ready).await;
     let (name, dir, listen) = alpha.kill();
     beta.sees("alpha", PeerState::Gone).await;
     let alpha = TestNode::start(&name, dir, None, listen).await.unwrap();

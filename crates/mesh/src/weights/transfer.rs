@@ -116,7 +116,7 @@ fn check_spans(manifest: &Manifest, spans: &[v1::TensorSpan]) -> Result<(), Stri
     for span in spans {
         let tensor = manifest.header().tensors().get(span.tensor as usize);
         let end = span.offset.checked_add(span.length);
-        if !tensor.zip(end).is_some_and(|(tensor, end)| end <= tensor.n_bytes()) {
+        if tensor.zip(end).is_none_or(|(tensor, end)| end > tensor.n_bytes()) {
             return Err(format!("tensor {} has no {} bytes at {}", span.tensor, span.length, span.offset));
         }
         total = total.saturating_add(span.length);
