@@ -3,7 +3,7 @@
 //! The cache is unified (all sequences share one pool of cells) and a micro-batch is never divided, so rows leave in the
 //! order in which they came in. A stage that is not the last names a tensor to *tap*: it is copied out of the graph and
 //! the rest of the graph, the head, is cancelled. A stage whose family treats its input specially names a tensor to
-//! *inject*: it is overwritten by the rows that came in. Both are done by [`probe`].
+//! *inject*: it is overwritten by the rows that came in. Both are done by `context/probe.rs`.
 
 mod batch;
 mod params;

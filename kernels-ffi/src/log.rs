@@ -2,7 +2,7 @@
 //!
 //! llama.cpp logs through one process-wide function, in pieces: a line may come in several calls. Pieces are joined per
 //! thread until their newline comes. llama.cpp is talkative, so its levels are lowered by one: its *info* is `DEBUG`
-//! here. Errors stay errors, and [`capture`] collects them for the error value of the call that caused them.
+//! here. Errors stay errors, and `capture` collects them for the error value of the call that caused them.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_void};
