@@ -102,6 +102,13 @@ impl Node {
         node
     }
 
+    /// A node, and its services for a real mesh to serve.
+    pub(crate) fn routes(script: Script) -> (Arc<Self>, tonic::service::Routes) {
+        let node = Self::new(script);
+        let routes = tonic::service::Routes::new(InferenceServer::new(Service(Arc::clone(&node))));
+        (node, routes)
+    }
+
     pub(crate) fn set(&self, script: Script) {
         *self.script.lock().unwrap() = script;
     }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // every one is a check
 
 mod answers;
+mod binary;
 mod client;
 mod disconnects;
 mod failures;
