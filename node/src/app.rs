@@ -3,6 +3,7 @@
 //! Shutdown is three moments: *draining* (nothing new is taken, runs finish), *quiet* (stages and links end), *closed*
 //! (the mesh hears that this node leaves). See [`Node::shutdown`].
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use mesh_proto::v1::inference_server::InferenceServer;
 use mesh_proto::v1::stage_control_server::StageControlServer;
 use mesh_routing::Split;
 use mesh_transport::{Endpoint, Gate};
-use mesh_types::{ByteSize, PeerId};
+use mesh_types::{ByteSize, MeshView, PeerId, PeerState};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -150,6 +152,11 @@ impl Node {
             });
             announcer.say(&Announcement::Gateway { url });
         }
+        let (view, endpoint) = (node.mesh.view(), node.endpoint.clone());
+        node.run(|stop| async move {
+            stop.run_until_cancelled(close_links_of_lost_peers(view, endpoint)).await;
+            Ok(())
+        });
         let (view, announcing) = (node.mesh.view(), Arc::clone(&announcer));
         node.run(|stop| async move {
             stop.run_until_cancelled(mesh_gateway::announce_models(view, &announcing)).await;
@@ -232,6 +239,21 @@ async fn bind_gateway(settings: &Settings, mesh: &Mesh) -> Result<Option<Gateway
         GatewaySetting::At(addr) => Some(Gateway::bind(config(addr), peers).await?),
         GatewaySetting::Near(addr) => Some(Gateway::bind_or_any_port(config(addr), peers).await?),
     })
+}
+
+/// A peer whose mesh connection is gone is gone for its stage links too, long before QUIC's idle timeout says so.
+async fn close_links_of_lost_peers(mut view: watch::Receiver<Arc<MeshView>>, endpoint: Endpoint) {
+    let mut present = BTreeSet::new();
+    loop {
+        let now = view.borrow_and_update().clone();
+        let here = now.peers.iter().filter(|peer| !peer.local && peer.state != PeerState::Gone);
+        let here: BTreeSet<PeerId> = here.map(|peer| peer.id.clone()).collect();
+        present.difference(&here).for_each(|peer| endpoint.disconnect(peer));
+        present = here;
+        if view.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 fn free_memory() -> ByteSize {
