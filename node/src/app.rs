@@ -268,10 +268,13 @@ fn free_memory() -> ByteSize {
 /// Where it cannot be read, or is no token.
 pub fn read_token(token: Option<&str>, file: Option<&PathBuf>) -> Result<JoinToken> {
     let text = match (token, file) {
-        (Some("-"), _) => std::io::read_to_string(std::io::stdin()).context("cannot read the token from standard input")?,
+        (Some("-"), _) => {
+            std::io::read_to_string(std::io::stdin()).context("cannot read the token from standard input")?
+        }
         (Some(token), _) => token.to_owned(),
-        (None, Some(file)) => std::fs::read_to_string(file)
-            .with_context(|| format!("cannot read the token from {}", file.display()))?,
+        (None, Some(file)) => {
+            std::fs::read_to_string(file).with_context(|| format!("cannot read the token from {}", file.display()))?
+        }
         (None, None) => return Err(anyhow!("no token was given")),
     };
     Ok(text.trim().parse()?)

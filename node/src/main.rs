@@ -64,7 +64,8 @@ fn serve(
 }
 
 async fn run(settings: Settings, entry: Entry) -> anyhow::Result<()> {
-    let mut signals = Signals { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? };
+    let mut signals =
+        Signals { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? };
     let mut node = tokio::select! {
         node = Node::start(settings, entry) => node?,
         () = signals.next() => return Ok(()),

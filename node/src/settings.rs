@@ -221,13 +221,17 @@ fn models(args: &NodeArgs, file: &ConfigFile) -> Result<Vec<ModelSettings>, Sett
     for (name, split) in by_model {
         match models.iter_mut().find(|model| model.name == name) {
             Some(model) => model.split = split,
-            None => return Err(SettingsError(format!("--split names the model `{name}`, which this node is not given"))),
+            None => {
+                return Err(SettingsError(format!("--split names the model `{name}`, which this node is not given")));
+            }
         }
     }
     let mut names: Vec<_> = models.iter().map(|model| model.name.as_str()).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(SettingsError(format!("two models would both be served as `{}`: name one in --config", pair[0]))),
+        Some(pair) => {
+            Err(SettingsError(format!("two models would both be served as `{}`: name one in --config", pair[0])))
+        }
         None => Ok(models),
     }
 }
@@ -276,8 +280,7 @@ fn stage(args: &NodeArgs, file: &ConfigFile) -> Result<StageSettings, SettingsEr
     let gpu_layers = match args.gpu_layers.clone().or(file_layers).as_deref() {
         None | Some("all") => None,
         Some(text) => Some(
-            text.parse()
-                .map_err(|_| SettingsError(format!("--gpu-layers takes a number or `all`, not `{text}`")))?,
+            text.parse().map_err(|_| SettingsError(format!("--gpu-layers takes a number or `all`, not `{text}`")))?,
         ),
     };
     Ok(StageSettings {
@@ -288,9 +291,7 @@ fn stage(args: &NodeArgs, file: &ConfigFile) -> Result<StageSettings, SettingsEr
             flash_attention,
             gpu_layers,
             device: args.device.clone().or(file.device.clone()),
-            ..Compute::with_threads(
-                positive("threads", args.threads.or(file.threads))?.unwrap_or_else(physical_cores),
-            )
+            ..Compute::with_threads(positive("threads", args.threads.or(file.threads))?.unwrap_or_else(physical_cores))
         },
     })
 }
@@ -342,8 +343,11 @@ mod tests {
     fn flags_win_over_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("c.toml");
-        std::fs::write(&path, "name = 'file'\nctx = 1024\nparallel = 2\ngpu_layers = 3\n[[models]]\npath = 'm.gguf'\nname = 'x'\n")
-            .unwrap();
+        std::fs::write(
+            &path,
+            "name = 'file'\nctx = 1024\nparallel = 2\ngpu_layers = 3\n[[models]]\npath = 'm.gguf'\nname = 'x'\n",
+        )
+        .unwrap();
         let settings = Settings::load(NodeArgs { config: Some(path.clone()), ctx: Some(512), ..args() }).unwrap();
         assert_eq!((settings.name.as_str(), settings.stage.ctx, settings.stage.parallel), ("file", Some(512), 2));
         assert_eq!(settings.stage.compute.gpu_layers, Some(3));

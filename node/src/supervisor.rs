@@ -154,10 +154,9 @@ impl Supervisor {
                 _ = tick.tick() => {
                     let now = *pulse.borrow_and_update();
                     let idle = now.active == 0 && now.queued == 0;
-                    if idle && now.last_forward.is_none_or(|at| at.elapsed() > PROBE_AFTER) {
-                        if let Err(error) = self.probe(pipeline).await {
-                            return error;
-                        }
+                    let stale = now.last_forward.is_none_or(|at| at.elapsed() > PROBE_AFTER);
+                    if idle && stale && let Err(error) = self.probe(pipeline).await {
+                        return error;
                     }
                     self.show(placement, &now);
                 }

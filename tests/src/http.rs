@@ -32,7 +32,8 @@ pub enum Event {
 /// Where the server cannot be reached or breaks the protocol.
 pub fn send(method: &str, base: &str, path: &str, body: Option<&[u8]>) -> Answer {
     let rest = base.strip_prefix("http://").expect("a base URL");
-    let (host, prefix) = rest.split_once('/').map_or((rest, String::new()), |(host, prefix)| (host, format!("/{prefix}")));
+    let (host, prefix) =
+        rest.split_once('/').map_or((rest, String::new()), |(host, prefix)| (host, format!("/{prefix}")));
     let prefix = if path.starts_with("/health") { String::new() } else { prefix };
     let mut stream = TcpStream::connect(host).expect("the gateway listens");
     stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a limit can be set");

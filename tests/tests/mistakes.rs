@@ -142,7 +142,8 @@ fn requests() {
     assert_eq!((status, &answer["choices"][0]["finish_reason"]), (200, &json!("length")), "{answer}");
     assert_eq!(answer["usage"]["total_tokens"], 256, "{answer}");
     // A seed gives the same text again; a stop string cuts it.
-    let seeded = |seed: u32| ask(json!({"model": SMOLLM2, "messages": user("Tell a story."), "seed": seed, "max_tokens": 24})).1;
+    let seeded =
+        |seed: u32| ask(json!({"model": SMOLLM2, "messages": user("Tell a story."), "seed": seed, "max_tokens": 24})).1;
     let text = |answer: &serde_json::Value| answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
     let first = text(&seeded(7));
     assert_eq!(first, text(&seeded(7)));

@@ -23,7 +23,7 @@ struct Cluster {
 
 impl Cluster {
     fn start(ctx: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().expect("a temporary folder");
         let model = smollm2().display().to_string();
         let holder =
             Node::start(folder.path(), "alpha", &["up", "--model", &model, "--split", "0-16,17-29", "--ctx", ctx]);
@@ -53,7 +53,7 @@ impl Cluster {
 
     /// Runs that the model's stage-0 node counts as active.
     fn active(&self) -> u64 {
-        self.holder.ask("models")["models"][0]["active"].as_u64().unwrap()
+        self.holder.ask("models")["models"][0]["active"].as_u64().expect("a count")
     }
 
     fn serves_again(&self) {
@@ -138,10 +138,14 @@ fn many_clients_are_served_at_once() {
         let clients: Vec<_> = (0..8)
             .map(|_| scope.spawn(|| http::post(&cluster.base, "/chat/completions", &greedy(24)).json()))
             .collect();
-        clients.into_iter().map(|client| client.join().unwrap()).map(|(status, answer)| {
-            assert_eq!(status, 200, "{answer}");
-            answer
-        }).collect()
+        clients
+            .into_iter()
+            .map(|client| client.join().unwrap())
+            .map(|(status, answer)| {
+                assert_eq!(status, 200, "{answer}");
+                answer
+            })
+            .collect()
     });
     for answer in answers {
         // Batches of other sizes round differently; the first words must agree all the same.
@@ -205,10 +209,8 @@ fn a_client_that_goes_away_frees_its_sequence() {
         let address = base.strip_prefix("http://").unwrap().split('/').next().unwrap().to_owned();
         let mut socket = std::net::TcpStream::connect(&address).unwrap();
         let body = body.to_string();
-        let head = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        );
+        let head =
+            format!("POST /v1/chat/completions HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n", body.len());
         std::io::Write::write_all(&mut socket, (head + &body).as_bytes()).unwrap();
         until("the prefill to begin", mesh_tests::PATIENCE, || (cluster.active() == 1).then_some(()));
         drop(socket);
@@ -222,7 +224,8 @@ fn a_client_that_goes_away_frees_its_sequence() {
 #[test]
 fn an_interrupted_mesh_leaves_nothing_running() {
     let mut cluster = Cluster::start("1024");
-    let stages: Vec<u32> = [cluster.holder.process.id(), cluster.worker.process.id()].into_iter().flat_map(children).collect();
+    let stages: Vec<u32> =
+        [cluster.holder.process.id(), cluster.worker.process.id()].into_iter().flat_map(children).collect();
     assert_eq!(stages.len(), 2);
     for process in [&mut cluster.gateway, &mut cluster.worker.process, &mut cluster.holder.process] {
         let status = process.interrupt();
@@ -238,5 +241,7 @@ fn a_killed_node_takes_its_stage_with_it() {
     let stages = cluster.worker.stage_processes();
     assert_eq!(stages.len(), 1);
     cluster.worker.process.kill();
-    until("the stage process to end", Duration::from_secs(5), || stages.iter().all(|id| !is_running(*id)).then_some(()));
+    until("the stage process to end", Duration::from_secs(5), || {
+        stages.iter().all(|id| !is_running(*id)).then_some(())
+    });
 }

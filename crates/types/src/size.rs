@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct ByteSize(pub u64);
 
-const UNITS: [(&str, u64); 5] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40), ("PiB", 1 << 50)];
+const UNITS: [(&str, u64); 5] =
+    [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40), ("PiB", 1 << 50)];
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -38,7 +39,7 @@ impl FromStr for ByteSize {
         let unit = unit.trim().to_ascii_lowercase();
         let unit = unit.strip_suffix("ib").or_else(|| unit.strip_suffix('b')).unwrap_or(&unit);
         let factor = match unit {
-            "" => 1,
+            "" => 1u64,
             "k" => 1 << 10,
             "m" => 1 << 20,
             "g" => 1 << 30,

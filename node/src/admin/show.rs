@@ -97,9 +97,11 @@ pub fn models(mesh: &v1::PeersResponse, as_json: bool) -> String {
 /// `stages`.
 pub fn stages(mesh: &v1::PeersResponse, as_json: bool) -> String {
     let rows = || {
-        mesh.peers.iter().filter(|peer| peer.state != "gone").filter_map(|peer| peer.status.as_ref()).flat_map(
-            |status| status.stages.iter().map(move |stage| (status, stage)),
-        )
+        mesh.peers
+            .iter()
+            .filter(|peer| peer.state != "gone")
+            .filter_map(|peer| peer.status.as_ref())
+            .flat_map(|status| status.stages.iter().map(move |stage| (status, stage)))
     };
     if as_json {
         let stages: Vec<Value> = rows()

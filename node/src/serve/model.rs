@@ -8,8 +8,8 @@ use kernels_ffi::Vocab;
 use mesh_chat::{ChatTemplate, SpecialTokens, TemplateOrigin};
 use mesh_engine::Generator;
 use mesh_gguf::{ModelInfo, Source};
-use mesh_types::{Fault, ModelId, Sampling, TokenId};
 use mesh_types::{ErrorClass, chat::SamplingOverrides};
+use mesh_types::{Fault, ModelId, Sampling, TokenId};
 use tokio::sync::watch;
 
 use crate::settings::ModelSettings;

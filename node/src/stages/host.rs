@@ -48,12 +48,8 @@ struct Row<'a> {
 impl StageHost {
     /// A host without stages.
     pub fn new(board: Arc<Board>) -> Self {
-        let shared = Shared {
-            board,
-            stages: Mutex::default(),
-            watchers: TaskTracker::new(),
-            stop: CancellationToken::new(),
-        };
+        let shared =
+            Shared { board, stages: Mutex::default(), watchers: TaskTracker::new(), stop: CancellationToken::new() };
         Self { shared: Arc::new(shared) }
     }
 
@@ -172,11 +168,5 @@ impl Drop for Row<'_> {
 }
 
 fn view(config: &LlamaStageConfig, state: &str, weights: ByteSize, detail: String) -> StageView {
-    StageView {
-        model: config.spec.model.clone(),
-        layers: config.spec.layers,
-        state: state.to_owned(),
-        weights,
-        detail,
-    }
+    StageView { model: config.spec.model.clone(), layers: config.spec.layers, state: state.to_owned(), weights, detail }
 }

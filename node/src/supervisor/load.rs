@@ -16,8 +16,8 @@ use mesh_transport::{Hop, RemoteChain};
 use mesh_types::{ByteSize, LayerRange, PeerId, StageId};
 use tokio_util::sync::CancellationToken;
 
-use crate::holdings::unless;
 use super::{PlaceError, Placement, Supervisor, chain};
+use crate::holdings::unless;
 use crate::stages::HostedStage;
 
 /// How long a peer may say nothing while it loads a stage.
