@@ -42,8 +42,9 @@ pub fn check_split(model: &ServedModel, split: &Split) -> Result<(), PlaceError>
     let Split::Ranges(ranges) = split else { return Ok(()) };
     placement::check(model.info.n_layer, ranges)?;
     if ranges.len() > 1 {
+        let family = Family::of(model.source.header())?;
         for range in ranges {
-            mesh_gguf::check_range(model.source.header(), *range)?;
+            family.check_range(*range, model.info.n_layer)?;
         }
     }
     Ok(())
