@@ -112,7 +112,7 @@ impl From<v1::GenerateRequest> for ChatRequest {
             messages: request
                 .messages
                 .into_iter()
-                .map(|message| Message { role: message.role, content: message.content, name: message.name })
+                .map(|v1::ChatMessage { role, content, name }| Message { role, content, name, ..Message::default() })
                 .collect(),
             max_tokens: request.max_tokens,
             sampling: SamplingOverrides {

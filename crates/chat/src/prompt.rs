@@ -127,6 +127,7 @@ impl Marks {
             role: broken(&message.role),
             content: message.content.as_deref().map(broken),
             name: message.name.as_deref().map(broken),
+            ..message.clone()
         }
     }
 
@@ -202,7 +203,7 @@ mod tests {
 
     fn cut(role: &str, content: &str) -> Vec<(String, bool)> {
         let template = ChatTemplate::of_model(None, "", "").expect("ChatML");
-        let messages = [Message { role: role.to_owned(), content: Some(content.to_owned()), name: None }];
+        let messages = [Message { role: role.to_owned(), content: Some(content.to_owned()), ..Message::default() }];
         let fragments = render(&template, &template.input(&messages, false), &special()).expect("a prompt");
         fragments.into_iter().map(|fragment| (fragment.text, fragment.parse_special)).collect()
     }

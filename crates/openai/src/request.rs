@@ -219,7 +219,7 @@ fn message(raw: RawMessage, index: usize) -> Result<Message, Fault> {
             return Err(invalid(path("content"), format!("`{}` is missing.", path("content"))));
         }
     };
-    Ok(Message { role, content, name: raw.name })
+    Ok(Message { role, content, name: raw.name, ..Message::default() })
 }
 
 /// The text of all parts, one a line, as llama.cpp's server and vLLM join them.

@@ -1,5 +1,7 @@
 //! The canonical chat request: what every dialect of the gateway is turned into, and what a stage-0 node answers.
 
+use serde_json::Value;
+
 use crate::ids::{ModelId, RequestId};
 
 /// A chat completion as a stage-0 node sees it, free of any dialect.
@@ -26,8 +28,80 @@ pub struct Message {
     pub role: String,
     /// The turn's text; `None` where the client sent null or nothing.
     pub content: Option<String>,
-    /// The participant's name, where given.
+    /// The participant's name, where given; of a tool's result: the tool's.
     pub name: Option<String>,
+    /// What an assistant turn thought before it spoke, where that is known.
+    pub reasoning_content: Option<String>,
+    /// The calls that an assistant turn makes.
+    pub tool_calls: Vec<ToolCall>,
+    /// Of a tool's result: the [`ToolCall::id`] that it answers.
+    pub tool_call_id: Option<String>,
+}
+
+/// One call of a tool by the model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ToolCall {
+    /// Names the call; its result carries the same.
+    pub id: String,
+    /// The tool's name.
+    pub name: String,
+    /// The arguments as JSON text, byte for byte as the model wrote them where that is JSON. From a client: anything.
+    pub arguments: String,
+}
+
+/// A tool that the model may call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tool {
+    /// Its name.
+    pub name: String,
+    /// What it does, in the client's words.
+    pub description: Option<String>,
+    /// JSON schema of its arguments; `None`: it takes none.
+    pub parameters: Option<Value>,
+    /// The whole definition as the client sent it; templates get this, with its fields in their order.
+    pub definition: Value,
+}
+
+/// Which tools the model may or must call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ToolChoice {
+    /// The model decides.
+    #[default]
+    Auto,
+    /// No call.
+    None,
+    /// At least one call, of any tool.
+    Required,
+    /// A call of the tool with this name.
+    Named(String),
+}
+
+impl Tool {
+    /// Reads a definition: `{"type": "function", "function": {"name": …}}`, or its inner object alone.
+    ///
+    /// # Errors
+    /// One sentence on what is wrong with it, to follow the definition's place.
+    pub fn from_definition(definition: Value) -> Result<Self, &'static str> {
+        let function = definition.get("function").unwrap_or(&definition);
+        let Value::Object(fields) = function else { return Err("must be an object") };
+        let name = match fields.get("name") {
+            Some(Value::String(name)) if !name.is_empty() => name.clone(),
+            Some(Value::String(_)) => return Err("has an empty `name`"),
+            Some(_) => return Err("has a `name` that is no string"),
+            None => return Err("has no `name`"),
+        };
+        let description = match fields.get("description") {
+            Some(Value::String(description)) => Some(description.clone()),
+            None | Some(Value::Null) => None,
+            Some(_) => return Err("has a `description` that is no string"),
+        };
+        let parameters = match fields.get("parameters") {
+            Some(schema @ Value::Object(_)) => Some(schema.clone()),
+            None | Some(Value::Null) => None,
+            Some(_) => return Err("has `parameters` that are no JSON schema object"),
+        };
+        Ok(Self { name, description, parameters, definition })
+    }
 }
 
 /// The sampling fields that a client set, and only those.

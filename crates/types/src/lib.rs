@@ -14,7 +14,7 @@ pub mod layers;
 pub mod size;
 pub mod view;
 
-pub use chat::{ChatRequest, Message};
+pub use chat::{ChatRequest, Message, Tool, ToolCall, ToolChoice};
 pub use error::{ErrorClass, Fault};
 pub use generate::{FinishReason, GenerateSpec, Sampling, Usage};
 pub use ids::{Digest, ModelId, PeerId, RequestId, StageId, TokenId};

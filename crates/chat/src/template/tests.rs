@@ -1,7 +1,7 @@
 use super::*;
 
 fn said(role: &str, content: &str) -> Message {
-    Message { role: role.to_owned(), content: Some(content.to_owned()), name: None }
+    Message { role: role.to_owned(), content: Some(content.to_owned()), ..Message::default() }
 }
 
 /// Renders `source` over one user message and the variables in `extra` (a JSON object).

@@ -169,6 +169,7 @@ fn messages_keep_their_roles_names_and_joined_text() {
         role: role.into(),
         content: content.map(Into::into),
         name: name.map(Into::into),
+        ..Message::default()
     };
     let expected = [
         message("developer", Some("be kind"), Some("ops")),
