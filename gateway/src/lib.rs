@@ -2,10 +2,10 @@
 //!
 //! Owns HTTP: connections, authentication, limits, the dialect's endpoints, and turning a peer's events into JSON or
 //! SSE. It knows nothing of templates, tokens or stages, and links no llama.cpp: a request goes to a stage-0 node over
-//! gRPC ([`upstream`]) and its events come back as the return value of that call. Dropping a response's body, as hyper
+//! gRPC (`upstream`) and its events come back as the return value of that call. Dropping a response's body, as hyper
 //! does when the client goes away, cancels the run.
 //!
-//! Start with [`Gateway`]; a request's way is [`routes`] → [`chat`] → [`upstream`].
+//! Start with [`Gateway`]; a request's way is `routes` → `chat` → `upstream`.
 #![forbid(unsafe_code)]
 
 pub mod announce;

@@ -37,6 +37,9 @@ const JOIN_LIMIT: Duration = Duration::from_secs(15);
 /// Share of the free memory that is offered unless told otherwise.
 const OFFERED: (u64, u64) = (80, 100);
 
+/// Bytes of one request from a gateway, whose own limit on a client's body is half of it.
+const MAX_REQUEST: usize = 64 << 20;
+
 /// How a node comes to its mesh.
 pub enum Entry {
     /// `up`: the mesh of the data directory, or a new one.
@@ -116,8 +119,10 @@ impl Node {
             loads.clone(),
         );
         mesh.serve_grpc(
-            tonic::service::Routes::new(InferenceServer::new(InferenceService::new(served)))
-                .add_service(StageControlServer::new(control)),
+            tonic::service::Routes::new(
+                InferenceServer::new(InferenceService::new(served)).max_decoding_message_size(MAX_REQUEST),
+            )
+            .add_service(StageControlServer::new(control)),
         );
 
         let parts = Parts {
