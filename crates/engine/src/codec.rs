@@ -11,7 +11,7 @@
 //! not account for. What is decoded is well formed, but not yet checked against a stage: stages do that
 //! ([`crate::MicroBatch::check`]), and for results [`crate::StepResult::check`] is there.
 //!
-//! Owns: the byte format. Does not own: sockets, order, what a frame means. Start with [`write`] and [`read`].
+//! Owns: the byte format. Does not own: sockets, order, what a frame means. Start with [`write()`] and [`read`].
 
 mod wire;
 
