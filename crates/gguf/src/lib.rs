@@ -1,7 +1,7 @@
 //! What a model file is, without running it: reads GGUF headers from untrusted bytes, knows which model families split
 //! exactly into stages, plans and writes the slice of a layer range, and gives a source its identity.
 //!
-//! Owns: the GGUF format ([`header`], [`source`]), the family table ([`family`]), slices ([`slice`]) and manifests
+//! Owns: the GGUF format ([`header`], [`source`]), the family table ([`family`]), slices ([`mod@slice`]) and manifests
 //! ([`manifest`]). Does not own: loading a model (`kernels-ffi`), fetching bytes from peers, placement.
 //!
 //! Start with [`Source::open`] for a file on disk and [`Header::parse`] for a header that a peer sent; then
