@@ -53,13 +53,15 @@ deny:
     cargo deny --locked check bans licenses sources
 
 # llama.cpp itself is not instrumented, but its allocations are: a row read past its end, a freed context or a leaked
-# batch on our side of the boundary is found.
+# batch on our side of the boundary is found. One test is left out: it nests as deep as a measured stack allows, and the
+# sanitizer's frames are several times larger than those that were measured.
 [doc("The crates that read untrusted bytes or call C, under AddressSanitizer.")]
 sanitize: models
     RUSTC_BOOTSTRAP=1 \
     RUSTFLAGS="-Ctarget-cpu=native -Zsanitizer=address" \
     cargo nextest run --locked -p kernels-ffi -p mesh-gguf -p mesh-chat \
-        --target "$(rustc -vV | sed -n 's/^host: //p')" --target-dir "$CARGO_TARGET_DIR/sanitize"
+        --target "$(rustc -vV | sed -n 's/^host: //p')" --target-dir "$CARGO_TARGET_DIR/sanitize" \
+        -E 'not test(nesting_does_not_overflow_the_stack)'
 
 # Measure: `just bench NAME` runs scripts/bench-NAME; without a name, say which there are.
 bench NAME="" *ARGS:
