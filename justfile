@@ -52,6 +52,11 @@ doc:
 deny:
     cargo deny --locked check bans licenses sources
 
+# The default test run proves every family at two cuts.
+[doc("Prove that the families named (`just families qwen3,gemma2`), or all, split exactly at every cut.")]
+families NAMES="all":
+    MESH_FAMILIES={{ NAMES }} cargo test --locked -p mesh-engine --test families -- --nocapture
+
 # llama.cpp itself is not instrumented, but its allocations are: a row read past its end, a freed context or a leaked
 # batch on our side of the boundary is found. One test is left out: it nests as deep as a measured stack allows, and the
 # sanitizer's frames are several times larger than those that were measured.

@@ -1,5 +1,5 @@
-//! Which model families split into stages exactly on stock llama.cpp, and by which rules. To add one, add a row to
-//! [`FAMILIES`]; a family that is known not to split gets a row in [`REFUSED`].
+//! Which model families split into stages exactly on stock llama.cpp, and by which rules. The data is in
+//! `family/table.rs`; `docs/adding-a-family.md` says how a row is earned.
 //!
 //! A row is earned by comparing all logits of the split and of the unsplit model, at uneven cuts: a difference of 0.
 //! Equal greedy text proves nothing.
@@ -8,6 +8,13 @@ use mesh_types::LayerRange;
 
 use crate::error::Error;
 use crate::header::Header;
+use crate::info::ModelInfo;
+
+mod kinds;
+mod table;
+
+pub(crate) use kinds::{Kinds, WINDOW, WINDOW_PATTERN};
+pub use table::{FAMILIES, REFUSED};
 
 /// What splitting a family takes.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,23 +25,31 @@ pub struct Family {
     pub input: Input,
     /// Name of the tensor that holds the rows a layer hands on, without its `-LAYER` suffix.
     pub tap: &'static str,
-    /// Tensor to overwrite with incoming rows, where the graph treats its input specially before layer 0; `None`: the
-    /// batch's embeddings are the rows.
+    /// Tensor that stages behind the first overwrite with the rows that come in, where the graph treats its input in a
+    /// way that rows of a middle layer must not be; `None`: the batch's embeddings are the rows.
     pub inject: Option<&'static str>,
     /// Where a stage may begin.
     pub cuts: Cuts,
-    /// Which layers attend to a sliding window, where a key gives that as a period.
+    /// Which layers attend to a sliding window.
     pub window: Window,
+    /// What becomes of the factor on whatever enters the graph.
+    pub embedding_scale: EmbeddingScale,
+    /// What llama.cpp derives from the whole model, and slices say in so many words.
+    pub spelled_out: SpelledOut,
     /// Whole-model layer counts from which llama.cpp derives a parameter: such a model cannot be split, since its
-    /// slices would no longer have that many layers, and no slice may have so many.
+    /// slices would no longer have that many layers.
     pub sized_by_layers: &'static [u32],
+    /// Numbers of layers that no stage may have, since llama.cpp would take it for another model.
+    pub no_stage_of: &'static [u32],
+    /// What a file has to say, or must not, for it to split.
+    pub conditions: &'static [Condition],
 }
 
 /// How the rows that enter layer 0 are made from token ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
     /// Rows of `token_embd.weight`, as f32, times a factor. The node does this itself, so that no stage but the last
-    /// carries a vocabulary.
+    /// carries a vocabulary. What the graph does to its input behind that, it does in the first stage as well.
     Lookup(Factor),
     /// By the model's own graph: the first stage is fed with tokens and keeps the vocabulary.
     Tokens,
@@ -45,7 +60,7 @@ pub enum Input {
 pub enum Factor {
     /// Nothing.
     One,
-    /// The square root of `n_embd`, in f32.
+    /// The square root of `n_embd`, in f32: the graph does so to tokens, and not to rows.
     SqrtEmbd,
 }
 
@@ -56,21 +71,79 @@ pub enum Cuts {
     Any,
     /// At multiples of a period that is built into llama.cpp.
     MultipleOf(u32),
+    /// At multiples of `{arch}.interleave_moe_layer_step` and of this period.
+    ExpertStep(u32),
 }
 
-/// A sliding-window pattern given by a period, as `llama_model_base::load_swa_pattern` reads it.
+/// A sliding-window pattern, as `llama_model_base::load_swa_pattern` reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
-    /// The family has none, or its files always carry the explicit array.
+    /// The family has none.
     None,
     /// Active where `{arch}.attention.sliding_window` is above 0; a file without that key is a model without windows,
     /// and so is a slice without a sliding layer.
-    Period {
-        /// Used where `{arch}.attention.sliding_window_pattern` is absent.
-        default: u32,
-        /// Whether the first layer of a period is the one that attends to everything; else it is the last.
-        dense_first: bool,
-    },
+    Period(Period),
+    /// Always active: llama.cpp ends the process over a file without a sliding layer, so every stage has one of either
+    /// kind.
+    Always(Period),
+    /// Always active, the pattern always an explicit array; every stage has a layer of either kind.
+    Explicit,
+}
+
+/// Which layers of a period slide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Period {
+    /// Used where `{arch}.attention.sliding_window_pattern` is absent.
+    pub default: u32,
+    /// Whether the first layer of a period is the one that attends to everything; else it is the last.
+    pub dense_first: bool,
+}
+
+/// What a later stage does about `{arch}.embedding_scale`, which scales rows as well as tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmbeddingScale {
+    /// The family has none.
+    None,
+    /// It is 1 where the file says something.
+    WherePresent,
+    /// It is 1; llama.cpp has another default.
+    Always,
+}
+
+/// Values that llama.cpp derives from the number of layers, or from the vocabulary, where the file does not say them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpelledOut {
+    /// There are none.
+    Nothing,
+    /// `residual_scale` is 1.4 over the root of the number of layers.
+    ResidualScale,
+    /// 26, 27 and certain models of 48 layers have no low-rank query (`attention.q_lora_rank`), whatever the key says;
+    /// the gating function follows from layers and vocabulary.
+    DeepSeek2,
+}
+
+/// A condition on a file's metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// The key, behind `{arch}.`.
+    pub key: &'static str,
+    /// What is demanded of it.
+    pub demand: Demand,
+    /// Why, as the rest of a sentence.
+    pub reason: &'static str,
+}
+
+/// What a [`Condition`] demands of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demand {
+    /// It is there.
+    Present,
+    /// It is not there.
+    Absent,
+    /// It is absent, or at most this.
+    AtMost(u32),
+    /// It is absent, or at least this.
+    AtLeast(u32),
 }
 
 /// The names at a boundary between two stages.
@@ -78,52 +151,9 @@ pub enum Window {
 pub struct Boundary {
     /// Tensor to copy the outgoing rows from.
     pub tap: String,
-    /// Tensor to overwrite with the incoming rows; `None`: they are the batch's embeddings.
+    /// Tensor that a stage behind the first overwrites with the incoming rows; `None`: they are the batch's embeddings.
     pub inject: Option<&'static str>,
 }
-
-/// The families that split exactly.
-pub const FAMILIES: &[Family] = &[
-    Family {
-        architecture: "llama",
-        input: Input::Lookup(Factor::One),
-        tap: "l_out",
-        inject: None,
-        cuts: Cuts::Any,
-        window: Window::None,
-        sized_by_layers: &[],
-    },
-    Family {
-        architecture: "gemma3",
-        input: Input::Lookup(Factor::SqrtEmbd),
-        tap: "l_out",
-        inject: None,
-        cuts: Cuts::Any,
-        window: Window::Period { default: 6, dense_first: false },
-        // The 27B model, whose attention scale follows from its 62 layers.
-        sized_by_layers: &[62],
-    },
-];
-
-/// Families that are known not to split exactly, and why.
-pub const REFUSED: &[(&str, &str)] = &[
-    ("arwkv7", MANY_ROWS),
-    ("cogvlm", "rows given in place of tokens mean an image to it"),
-    ("deepseek4", MANY_ROWS),
-    ("gemma3n", MANY_ROWS),
-    ("gemma4", MANY_ROWS),
-    ("glm5-next", MANY_ROWS),
-    ("kimi-k3", "its residual blocks reach across layers"),
-    ("minicpm3", "a residual scale follows from the number of layers"),
-    ("minimax-01", "attention slopes follow from the layer's number in the whole model"),
-    ("plamo2", "llama.cpp gives its layers' outputs no name"),
-    ("qwen4exp", MANY_ROWS),
-    ("rwkv6", MANY_ROWS),
-    ("rwkv6qwen2", MANY_ROWS),
-    ("rwkv7", MANY_ROWS),
-];
-
-const MANY_ROWS: &str = "more than one row a token crosses from layer to layer";
 
 impl Family {
     /// The family of a model.
@@ -132,14 +162,19 @@ impl Family {
     /// [`Error::UnknownFamily`] or [`Error::CannotSplit`] name it; such a model can still be served unsplit.
     pub fn of(header: &Header) -> Result<&'static Self, Error> {
         let architecture = header.metadata().require_str("general.architecture")?;
-        if let Some(family) = FAMILIES.iter().find(|row| row.architecture == architecture) {
-            return Ok(family);
-        }
         let family = crate::error::shown(architecture);
-        match REFUSED.iter().find(|row| row.0 == architecture) {
-            Some((_, reason)) => Err(Error::CannotSplit { family, reason: (*reason).to_owned() }),
-            None => Err(Error::UnknownFamily(family)),
+        let Some(row) = FAMILIES.iter().find(|row| row.architecture == architecture) else {
+            return match REFUSED.iter().find(|row| row.0 == architecture) {
+                Some((_, reason)) => Err(Error::CannotSplit { family, reason: (*reason).to_owned() }),
+                None => Err(Error::UnknownFamily(family)),
+            };
+        };
+        for condition in row.conditions {
+            if !condition.holds(header, architecture)? {
+                return Err(Error::CannotSplit { family, reason: condition.reason.to_owned() });
+            }
         }
+        Ok(row)
     }
 
     /// The names at the boundary behind a stage of `layers` layers.
@@ -156,20 +191,26 @@ impl Family {
         }
     }
 
-    /// The layers at which a model of `n_layer` layers may be cut.
+    /// The layers at which the model with this header may be cut.
     ///
     /// # Errors
     /// [`Error::CannotSplit`] where llama.cpp derives a parameter from exactly that many layers.
-    pub fn allowed_cuts(&self, n_layer: u32) -> Result<Vec<u32>, Error> {
-        self.check_size(n_layer)?;
-        Ok((1..n_layer).filter(|cut| self.may_cut(*cut)).collect())
+    pub(crate) fn cuts(&self, header: &Header, info: &ModelInfo) -> Result<Vec<u32>, Error> {
+        self.check_size(info.n_layer)?;
+        let period = self.period(header, info)?;
+        let mut cuts: Vec<u32> = (1..info.n_layer).filter(|cut| cut.is_multiple_of(period)).collect();
+        if let Some(kinds) = Kinds::of(header, self, info)? {
+            kinds.keep_both(&mut cuts);
+        }
+        Ok(cuts)
     }
 
-    /// Checks that `range` can be a stage of a model of `n_layer` layers. The whole model always can.
+    /// Checks that `range` can be a stage of the model with this header. The whole model always can.
     ///
     /// # Errors
     /// [`Error::Range`] or [`Error::CannotSplit`].
-    pub fn check_range(&self, range: LayerRange, n_layer: u32) -> Result<(), Error> {
+    pub(crate) fn check_range(&self, header: &Header, info: &ModelInfo, range: LayerRange) -> Result<(), Error> {
+        let n_layer = info.n_layer;
         let bad = |reason: String| Err(Error::Range { range, n_layer, reason });
         if range.end() > n_layer {
             return bad("it does not have them".to_owned());
@@ -178,21 +219,32 @@ impl Family {
             return Ok(());
         }
         self.check_size(n_layer)?;
+        let period = self.period(header, info)?;
         for cut in [range.start(), range.end()] {
-            if cut != 0 && cut != n_layer && !self.may_cut(cut) {
-                return bad(format!("the family `{}` cannot be cut at layer {cut}", self.architecture));
+            if cut != n_layer && !cut.is_multiple_of(period) {
+                return bad(format!("it can be cut at multiples of {period} only, not at layer {cut}"));
             }
         }
-        if self.sized_by_layers.contains(&range.len()) {
-            return bad(format!("a stage of this family cannot have exactly {} layers", range.len()));
+        if self.no_stage_of.contains(&range.len()) {
+            return bad(format!("a stage of the family `{}` cannot have {} layers", self.architecture, range.len()));
+        }
+        if Kinds::of(header, self, info)?.is_some_and(|kinds| !kinds.has_both(range)) {
+            return bad("every stage needs a layer with a sliding window and one without".to_owned());
         }
         Ok(())
     }
 
-    fn may_cut(&self, cut: u32) -> bool {
+    /// What every cut is a multiple of.
+    fn period(&self, header: &Header, info: &ModelInfo) -> Result<u32, Error> {
         match self.cuts {
-            Cuts::Any => true,
-            Cuts::MultipleOf(period) => cut.is_multiple_of(period),
+            Cuts::Any => Ok(1),
+            Cuts::MultipleOf(period) => Ok(period),
+            Cuts::ExpertStep(period) => {
+                let key = format!("{}.interleave_moe_layer_step", info.architecture);
+                // A step beyond any model's layers has no multiple that could be a cut.
+                let step = header.metadata().u32(&key)?.unwrap_or(1).clamp(1, crate::info::MAX_LAYERS);
+                Ok(least_common_multiple(step, period))
+            }
         }
     }
 
@@ -205,72 +257,25 @@ impl Family {
     }
 }
 
-impl Window {
-    /// Whether `layer` attends to a sliding window only, under this `period` (0: every layer does).
-    pub(crate) fn is_sliding(layer: u32, period: u32, dense_first: bool) -> bool {
-        match period {
-            0 => true,
-            _ if dense_first => !layer.is_multiple_of(period),
-            _ => layer % period < period - 1,
-        }
+impl Condition {
+    fn holds(&self, header: &Header, architecture: &str) -> Result<bool, Error> {
+        let key = format!("{architecture}.{}", self.key);
+        Ok(match self.demand {
+            Demand::Present => header.metadata().get(&key).is_some(),
+            Demand::Absent => header.metadata().get(&key).is_none(),
+            Demand::AtMost(most) => header.metadata().u32(&key)?.is_none_or(|value| value <= most),
+            Demand::AtLeast(least) => header.metadata().u32(&key)?.is_none_or(|value| value >= least),
+        })
     }
+}
+
+fn least_common_multiple(a: u32, b: u32) -> u32 {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    a / x * b
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn family(architecture: &str) -> &'static Family {
-        FAMILIES.iter().find(|row| row.architecture == architecture).unwrap()
-    }
-
-    #[test]
-    fn a_family_is_in_one_table_only() {
-        let mut names: Vec<&str> =
-            FAMILIES.iter().map(|row| row.architecture).chain(REFUSED.iter().map(|r| r.0)).collect();
-        names.sort_unstable();
-        assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
-    }
-
-    #[test]
-    fn a_boundary_taps_the_stages_own_last_layer() {
-        assert_eq!(family("llama").boundary(7), Boundary { tap: "l_out-6".to_owned(), inject: None });
-    }
-
-    #[test]
-    fn rows_of_gemma3_are_scaled_in_f32() {
-        assert_eq!(family("llama").embedding_factor(640), Some(1.0));
-        assert_eq!(family("gemma3").embedding_factor(640), Some(640f32.sqrt()));
-    }
-
-    #[test]
-    fn ranges_are_checked() {
-        let range = |a, b| LayerRange::new(a, b).unwrap();
-        assert!(family("llama").check_range(range(3, 31), 30).is_err());
-        assert!(family("llama").check_range(range(3, 30), 30).is_ok());
-        assert_eq!(family("llama").allowed_cuts(4).unwrap(), [1, 2, 3]);
-
-        // gemma3's 27B: its 62 layers decide its attention scale.
-        assert!(family("gemma3").check_range(range(0, 62), 62).is_ok());
-        assert!(family("gemma3").check_range(range(0, 31), 62).is_err());
-        assert!(family("gemma3").check_range(range(0, 62), 64).is_err());
-        let refusal = family("gemma3").allowed_cuts(62).unwrap_err().to_string();
-        assert!(refusal.contains("62 layers") && refusal.contains("unsplit"), "{refusal}");
-
-        let periodic = Family { cuts: Cuts::MultipleOf(4), ..*family("llama") };
-        assert_eq!(periodic.allowed_cuts(9).unwrap(), [4, 8]);
-        assert!(periodic.check_range(range(4, 9), 9).is_ok());
-        assert!(periodic.check_range(range(3, 8), 9).is_err());
-    }
-
-    #[test]
-    fn the_window_pattern_is_llama_cpps() {
-        let pattern = |period, dense_first| -> Vec<bool> {
-            (0..7).map(|layer| Window::is_sliding(layer, period, dense_first)).collect()
-        };
-        assert_eq!(pattern(3, false), [true, true, false, true, true, false, true]);
-        assert_eq!(pattern(3, true), [false, true, true, false, true, true, false]);
-        assert_eq!(pattern(0, false), [true; 7]);
-        assert_eq!(pattern(1, false), [false; 7]);
-    }
-}
+mod tests;

@@ -1,5 +1,6 @@
 //! The facts about a model that the rest of the product asks for, drawn from its header and checked once.
 
+use mesh_types::LayerRange;
 use mesh_types::chat::SamplingOverrides;
 
 use crate::error::{Error, HeaderError, KeyFault, TensorFault};
@@ -108,7 +109,19 @@ impl ModelInfo {
 /// Where the header is unusable, or the family is unknown or cannot be split.
 pub fn allowed_cuts(header: &Header) -> Result<Vec<u32>, Error> {
     let info = ModelInfo::of(header)?;
-    Family::of(header)?.allowed_cuts(info.n_layer)
+    Family::of(header)?.cuts(header, &info)
+}
+
+/// Checks that `range` can be a stage of the model with this header; the whole model always can, whatever its family.
+///
+/// # Errors
+/// [`Error::Range`] or another, with the reason.
+pub fn check_range(header: &Header, range: LayerRange) -> Result<(), Error> {
+    let info = ModelInfo::of(header)?;
+    match range.start() == 0 && range.end() == info.n_layer {
+        true => Ok(()),
+        false => Family::of(header)?.check_range(header, &info, range),
+    }
 }
 
 /// The layer of a tensor named `blk.N.REST`, and the rest.

@@ -28,7 +28,7 @@ pub use error::{Error, HeaderError};
 pub use family::{Boundary, Family, Input};
 pub use ggml::GgmlType;
 pub use header::{Header, TensorInfo};
-pub use info::{ModelInfo, allowed_cuts};
+pub use info::{ModelInfo, allowed_cuts, check_range};
 pub use manifest::{CHUNK_BYTES, Manifest, ManifestCache};
 pub use metadata::Metadata;
 pub use slice::{Bytes, EmbeddingSource, Part, SLICER_VERSION, SliceId, SliceKind, SlicePlan, SliceWriter};

@@ -118,7 +118,7 @@ impl SlicePlan {
     pub fn new(header: &Header, range: LayerRange) -> Result<Self, Error> {
         let info = ModelInfo::of(header)?;
         let family = Family::of(header)?;
-        family.check_range(range, info.n_layer)?;
+        family.check_range(header, &info, range)?;
         let cut = Cut::new(&info, family, range);
         check_tensors(header, &info, cut)?;
 
@@ -340,6 +340,8 @@ fn cut_tensors(header: &Header, info: &ModelInfo, cut: Cut) -> Result<(Vec<Tenso
             ("token_embd.weight" | "output.weight" | "output.bias", SliceKind::Rows) => (shrunk(tensor)?, Bytes::Hole),
             ("token_embd.weight", SliceKind::Last) if untied => (tensor.clone(), Bytes::Hole),
             ("output.weight" | "output.bias", SliceKind::Tokens) => (tensor.clone(), Bytes::Hole),
+            // Added to whatever comes in, rows as well.
+            ("position_embd.weight", _) if cut.start > 0 => (tensor.clone(), Bytes::Hole),
             (name, _) => match layer_of(name) {
                 Some((layer, _)) if !cut.contains(layer) => continue,
                 Some((layer, rest)) => {

@@ -2,7 +2,6 @@
 
 use mesh_engine::StageError;
 use mesh_engine::llama::Limits;
-use mesh_gguf::Family;
 use mesh_routing::{PlacedStage, PlacementError, Split, placement};
 use mesh_types::LayerRange;
 
@@ -42,9 +41,8 @@ pub fn check_split(model: &ServedModel, split: &Split) -> Result<(), PlaceError>
     let Split::Ranges(ranges) = split else { return Ok(()) };
     placement::check(model.info.n_layer, ranges)?;
     if ranges.len() > 1 {
-        let family = Family::of(model.source.header())?;
         for range in ranges {
-            family.check_range(*range, model.info.n_layer)?;
+            mesh_gguf::check_range(model.source.header(), *range)?;
         }
     }
     Ok(())

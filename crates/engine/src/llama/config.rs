@@ -145,10 +145,10 @@ impl LlamaStageConfig {
         let spec = spec_of(of.model, of.info, of.plan.range(), limits);
         Self {
             embedding: of.embedding.filter(|_| kind.takes_rows() && spec.is_first()).map(EmbeddingPlace::from),
+            inject: boundary.inject.filter(|_| !spec.is_first()).map(str::to_owned),
             spec,
             model_path: path.to_owned(),
             tap: (!kind.has_head()).then(|| boundary.tap.clone()),
-            inject: boundary.inject.filter(|_| kind.takes_rows()).map(str::to_owned),
             compute,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{Cut, SMALL_VOCABULARY, SliceKind};
 use crate::error::{HeaderError, KeyFault};
-use crate::family::{Family, Window};
+use crate::family::{EmbeddingScale, Family, Kinds, SpelledOut, WINDOW, WINDOW_PATTERN};
 use crate::header::Header;
 use crate::info::ModelInfo;
 use crate::metadata::Metadata;
@@ -23,14 +23,17 @@ const PER_LAYER: &[&str] = &[
 /// Keys (behind `{arch}.`) whose arrays have a length of their own, however many layers there are.
 const NOT_PER_LAYER: &[&str] = &["rope.dimension_sections", "classifier.output_labels"];
 
-const WINDOW: &str = "attention.sliding_window";
-const WINDOW_PATTERN: &str = "attention.sliding_window_pattern";
+const EMBEDDING_SCALE: &str = "embedding_scale";
+
+/// Numbers of `LLAMA_EXPERT_GATING_FUNC_TYPE_*`.
+const GATE_SOFTMAX: u32 = 1;
+const GATE_SIGMOID: u32 = 2;
 
 /// The metadata of a slice, in the source's order; what is new stands at the end.
 pub(super) fn cut(header: &Header, family: &Family, info: &ModelInfo, cut: Cut) -> Result<Metadata, HeaderError> {
     let source = header.metadata();
     let prefix = format!("{}.", info.architecture);
-    let windows = windows(source, family, info, cut)?;
+    let windows = windows(header, family, info, cut)?;
     let mut out = Metadata::default();
     for (key, value) in source.iter() {
         let own = key.strip_prefix(&prefix);
@@ -44,14 +47,25 @@ pub(super) fn cut(header: &Header, family: &Family, info: &ModelInfo, cut: Cut) 
             (Some("block_count"), _) => Value::U32(cut.layers()),
             // Layers that predict further tokens are with the last stage.
             (Some("nextn_predict_layers"), _) if !cut.kind.has_head() => Value::U32(0),
+            // Images alone have anything in these; text adds zeros.
+            (Some("n_deepstack_layers"), _) => Value::U32(0),
             (Some("leading_dense_block_count"), _) => {
                 let leading = source.require_u32(key)?;
                 Value::U32(leading.saturating_sub(cut.start).min(cut.layers()))
+            }
+            (Some(EMBEDDING_SCALE), _) if cut.start > 0 && family.embedding_scale != EmbeddingScale::None => {
+                Value::F32(1.0)
             }
             (Some(own), Value::Array(array)) => Value::Array(cut_array(key, own, array, info, cut)?),
             _ => value.clone(),
         };
         out.set(key, value);
+    }
+    if cut.start > 0 && family.embedding_scale == EmbeddingScale::Always {
+        out.set(&format!("{prefix}{EMBEDDING_SCALE}"), Value::F32(1.0));
+    }
+    for (key, value) in spelled_out(source, family.spelled_out, info)? {
+        out.set(&format!("{prefix}{key}"), value);
     }
     if let Windows::Explicit(pattern) = windows {
         out.set(&format!("{prefix}{WINDOW_PATTERN}"), Value::Array(Array::of_bools(pattern)));
@@ -90,22 +104,44 @@ enum Windows {
     None,
 }
 
-fn windows(source: &Metadata, family: &Family, info: &ModelInfo, cut: Cut) -> Result<Windows, HeaderError> {
-    let Window::Period { default, dense_first } = family.window else { return Ok(Windows::AsTheyAre) };
-    let key = |name: &str| format!("{}.{name}", info.architecture);
-    if source.u32(&key(WINDOW))?.unwrap_or(0) == 0 {
-        return Ok(Windows::AsTheyAre);
+fn windows(header: &Header, family: &Family, info: &ModelInfo, cut: Cut) -> Result<Windows, HeaderError> {
+    let Some(kinds) = Kinds::of(header, family, info)? else { return Ok(Windows::AsTheyAre) };
+    let pattern = kinds.slice(cut.start, cut.end);
+    if !pattern.contains(&true) {
+        return Ok(Windows::None);
     }
-    let pattern_key = key(WINDOW_PATTERN);
-    if let Some(Value::Array(array)) = source.get(&pattern_key) {
-        let pattern = cut_array(&pattern_key, WINDOW_PATTERN, array, info, cut)?;
-        let wrong = || KeyFault::WrongType { expected: "booleans", found: array.element().name() };
-        let mut flags = pattern.ints().ok_or_else(|| HeaderError::key(&pattern_key, wrong()))?;
-        return Ok(if flags.all(|flag| flag == 0) { Windows::None } else { Windows::AsTheyAre });
+    let key = format!("{}.{WINDOW_PATTERN}", info.architecture);
+    Ok(match header.metadata().get(&key) {
+        Some(Value::Array(_)) => Windows::AsTheyAre,
+        _ => Windows::Explicit(pattern.to_vec()),
+    })
+}
+
+/// The keys that say what llama.cpp would derive from the number of layers or the vocabulary, with their values.
+fn spelled_out(
+    source: &Metadata,
+    rule: SpelledOut,
+    info: &ModelInfo,
+) -> Result<Vec<(&'static str, Value)>, HeaderError> {
+    let absent = |key: &str| source.get(&format!("{}.{key}", info.architecture)).is_none();
+    let mut keys = Vec::new();
+    match rule {
+        SpelledOut::Nothing => {}
+        SpelledOut::ResidualScale if absent("residual_scale") => {
+            keys.push(("residual_scale", Value::F32(1.4 / (info.n_layer as f32).sqrt())));
+        }
+        SpelledOut::ResidualScale => {}
+        SpelledOut::DeepSeek2 => {
+            let (layers, vocabulary) = (info.n_layer, info.n_vocab);
+            if matches!(layers, 26 | 27) || (layers == 48 && vocabulary == 128_256) {
+                keys.push(("attention.q_lora_rank", Value::U32(0)));
+            }
+            // 0 stands for no function, as an absent key does.
+            if source.u32(&format!("{}.expert_gating_func", info.architecture))?.unwrap_or(0) == 0 {
+                let sigmoid = matches!(layers, 47 | 48) && vocabulary == 154_880;
+                keys.push(("expert_gating_func", Value::U32(if sigmoid { GATE_SIGMOID } else { GATE_SOFTMAX })));
+            }
+        }
     }
-    let period = source.u32(&pattern_key)?.unwrap_or(default);
-    // Layers that predict further tokens attend to everything.
-    let sliding = |layer| layer < info.n_layer && Window::is_sliding(layer, period, dense_first);
-    let pattern: Vec<bool> = (cut.start..cut.end).map(sliding).collect();
-    Ok(if pattern.contains(&true) { Windows::Explicit(pattern) } else { Windows::None })
+    Ok(keys)
 }

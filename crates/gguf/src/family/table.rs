@@ -1,0 +1,241 @@
+//! The data: every family that is proven to split exactly, and those that are known not to.
+
+use super::{Condition, Cuts, Demand, EmbeddingScale, Factor, Family, Input, Period, SpelledOut, Window};
+
+/// The families that split exactly.
+pub const FAMILIES: &[Family] = &[
+    plain("arcee"),
+    plain("arctic"),
+    plain("bailingmoe"),
+    plain("bailingmoe2"),
+    plain("chatglm"),
+    plain("codeshell"),
+    plain("command-r"),
+    plain("dbrx"),
+    plain("deci"),
+    plain("deepseek"),
+    plain("deepseek32"),
+    plain("dots1"),
+    plain("ernie4_5"),
+    plain("exaone"),
+    plain("falcon"),
+    plain("gpt2"),
+    plain("gptneox"),
+    plain("grovemoe"),
+    plain("hunyuan-dense"),
+    plain("hunyuan-moe"),
+    plain("internlm2"),
+    plain("jais"),
+    plain("jais2"),
+    plain("llama"),
+    plain("maincoder"),
+    plain("minimax-m2"),
+    plain("minimax-m3"),
+    plain("mistral3"),
+    plain("mistral4"),
+    plain("mpt"),
+    plain("nemotron"),
+    plain("olmo"),
+    plain("olmoe"),
+    plain("openelm"),
+    plain("orion"),
+    plain("pangu-embedded"),
+    plain("phi2"),
+    plain("phi3"),
+    plain("phimoe"),
+    plain("plamo"),
+    plain("qwen"),
+    plain("qwen2"),
+    plain("qwen2moe"),
+    plain("qwen2vl"),
+    plain("qwen3"),
+    plain("qwen3moe"),
+    plain("qwen3vl"),
+    plain("qwen3vlmoe"),
+    plain("refact"),
+    plain("seed_oss"),
+    plain("stablelm"),
+    plain("starcoder"),
+    plain("starcoder2"),
+    plain("xverse"),
+    // Families with sliding windows.
+    Family { window: Window::Always(every(4)), ..plain("cohere2") },
+    Family { window: Window::Always(Period { default: 4, dense_first: true }), ..plain("cohere2moe") },
+    Family { window: Window::Explicit, ..plain("dots3note") },
+    Family { window: Window::Always(every(4)), ..plain("exaone-moe") },
+    Family { window: Window::Always(every(2)), ..plain("gpt-oss") },
+    Family { window: Window::Period(Period { default: 4, dense_first: true }), ..plain("laguna") },
+    Family { window: Window::Explicit, ..plain("maple") },
+    Family { window: Window::Period(every(4)), ..plain("mellum") },
+    Family { window: Window::Explicit, ..plain("mimo2") },
+    Family { window: Window::Period(every(4)), ..plain("olmo2") },
+    Family { window: Window::Period(every(8)), ..plain("plamo3") },
+    Family { window: Window::Explicit, ..plain("spark2_5") },
+    Family {
+        // The 32B model alone has windows; their number and size are built in.
+        sized_by_layers: &[64],
+        no_stage_of: &[64],
+        ..plain("exaone4")
+    },
+    // Families that scale what comes in.
+    Family {
+        input: Input::Lookup(Factor::SqrtEmbd),
+        window: Window::Period(every(6)),
+        // The 27B model, whose attention scale follows from its 62 layers.
+        sized_by_layers: &[62],
+        no_stage_of: &[62],
+        ..plain("gemma3")
+    },
+    Family { inject: Some("inp_scaled"), ..plain("gemma") },
+    Family {
+        inject: Some("inp_scaled"),
+        window: Window::Always(every(2)),
+        // The 27B model, whose attention scale follows from its 46 layers.
+        sized_by_layers: &[46],
+        no_stage_of: &[46],
+        ..plain("gemma2")
+    },
+    Family { inject: Some("inp_norm-0"), ..plain("bloom") },
+    Family { inject: Some("embd_norm"), window: Window::Always(every(4)), ..plain("muse-glimmer") },
+    Family {
+        inject: Some("inp_embd_scaled"),
+        window: Window::Period(every(4)),
+        // Every fourth layer has no rotary positions.
+        cuts: Cuts::MultipleOf(4),
+        ..plain("afmoe")
+    },
+    Family { embedding_scale: EmbeddingScale::WherePresent, conditions: &[NO_DEEPSTACK], ..plain("granite") },
+    Family { embedding_scale: EmbeddingScale::WherePresent, conditions: &[NO_DEEPSTACK], ..plain("granitemoe") },
+    Family {
+        embedding_scale: EmbeddingScale::WherePresent,
+        window: Window::Explicit,
+        conditions: &[NO_DEEPSTACK],
+        ..plain("granite_swa")
+    },
+    Family { embedding_scale: EmbeddingScale::Always, ..plain("grok") },
+    Family { embedding_scale: EmbeddingScale::Always, spelled_out: SpelledOut::ResidualScale, ..plain("minicpm") },
+    // Families with rules of their own.
+    Family {
+        spelled_out: SpelledOut::DeepSeek2,
+        // Sizes at which llama.cpp takes a slice for one of the small models, which have no low-rank query.
+        no_stage_of: &[26, 27, 48],
+        ..plain("deepseek2")
+    },
+    Family { cuts: Cuts::ExpertStep(1), ..plain("ernie4_5-moe") },
+    Family { conditions: &[MROPE_ONLY], ..plain("glm4") },
+    Family { conditions: &[MROPE_ONLY], ..plain("glm4moe") },
+    Family {
+        conditions: &[
+            Condition { key: "attention.indexer.types", demand: Demand::Absent, reason: SHARED_SELECTION },
+            // From GLM-5.2 on; llama.cpp tells it by the context.
+            Condition { key: "context_length", demand: Demand::AtMost((1 << 20) - 1), reason: SHARED_SELECTION },
+        ],
+        ..plain("glm-dsa")
+    },
+    Family {
+        // Every fourth layer has no rotary positions, experts come in steps.
+        cuts: Cuts::ExpertStep(4),
+        window: Window::Always(every(4)),
+        conditions: &[Condition {
+            key: "attention.sliding_window",
+            demand: Demand::AtLeast(1),
+            reason: "without windows, its last layer is the one without rotary positions",
+        }],
+        ..plain("llama4")
+    },
+    Family {
+        conditions: &[Condition {
+            key: "num_loops",
+            demand: Demand::AtMost(1),
+            reason: "its layers are run through more than once",
+        }],
+        ..plain("nanbeige")
+    },
+    Family {
+        // Every fourth layer has no rotary positions where there are windows.
+        cuts: Cuts::MultipleOf(4),
+        window: Window::Period(Period { default: 4, dense_first: true }),
+        // A model of as many layers as there are in a period has them on all.
+        sized_by_layers: &[4],
+        no_stage_of: &[4],
+        ..plain("smallthinker")
+    },
+    // Every fourth layer has no rotary positions.
+    Family { cuts: Cuts::MultipleOf(4), ..plain("smollm3") },
+];
+
+/// Families that are known not to split exactly, and why.
+pub const REFUSED: &[(&str, &str)] = &[
+    ("arwkv7", MANY_ROWS),
+    ("baichuan", "whether it has rotary positions follows from the number of layers"),
+    ("bailingmoe3", RECURRENT),
+    ("cogvlm", "rows given in place of tokens mean an image to it"),
+    ("deepseek4", MANY_ROWS),
+    ("dream", DIFFUSION),
+    ("falcon-h1", RECURRENT),
+    ("gemma3n", MANY_ROWS),
+    ("gemma4", MANY_ROWS),
+    ("glm5-next", MANY_ROWS),
+    ("granitehybrid", RECURRENT),
+    ("jamba", RECURRENT),
+    ("kimi-k3", "its residual blocks reach across layers"),
+    ("kimi-linear", RECURRENT),
+    ("lfm2", RECURRENT),
+    ("lfm2moe", RECURRENT),
+    ("llada", DIFFUSION),
+    ("llada-moe", DIFFUSION),
+    ("mamba", RECURRENT),
+    ("mamba2", RECURRENT),
+    ("minicpm3", "a residual scale follows from the number of layers"),
+    ("minimax-01", "attention slopes follow from the layer's number in the whole model"),
+    ("nemotron_h", RECURRENT),
+    ("nemotron_h_moe", RECURRENT),
+    ("plamo2", "llama.cpp gives its layers' outputs no name"),
+    ("qwen35", RECURRENT),
+    ("qwen35moe", RECURRENT),
+    ("qwen3next", RECURRENT),
+    ("qwen4exp", MANY_ROWS),
+    ("rnd1", DIFFUSION),
+    ("rwkv6", MANY_ROWS),
+    ("rwkv6qwen2", MANY_ROWS),
+    ("rwkv7", MANY_ROWS),
+    ("talkie", "every layer takes the token embeddings as well"),
+];
+
+const SHARED_SELECTION: &str = "some of its layers use the selection of tokens that another layer made";
+const DIFFUSION: &str = "it does not write token by token";
+const MANY_ROWS: &str = "more than one row a token crosses from layer to layer";
+const RECURRENT: &str = "it has recurrent layers, for which llama.cpp reorders the tokens of a batch";
+
+const NO_DEEPSTACK: Condition = Condition {
+    key: "n_deepstack_layers",
+    demand: Demand::AtMost(0),
+    reason: "rows given in place of tokens mean an image to it",
+};
+const MROPE_ONLY: Condition = Condition {
+    key: "rope.dimension_sections",
+    demand: Demand::Present,
+    reason: "llama.cpp feeds rows to this family only where its file has `rope.dimension_sections`",
+};
+
+/// A family without any rule: rows are looked up, cuts are free.
+const fn plain(architecture: &'static str) -> Family {
+    Family {
+        architecture,
+        input: Input::Lookup(Factor::One),
+        tap: "l_out",
+        inject: None,
+        cuts: Cuts::Any,
+        window: Window::None,
+        embedding_scale: EmbeddingScale::None,
+        spelled_out: SpelledOut::Nothing,
+        sized_by_layers: &[],
+        no_stage_of: &[],
+        conditions: &[],
+    }
+}
+
+/// A period whose last layer attends to everything.
+const fn every(default: u32) -> Period {
+    Period { default, dense_first: false }
+}
