@@ -11,9 +11,11 @@ use crate::header::Header;
 use crate::info::ModelInfo;
 
 mod kinds;
+mod page;
 mod table;
 
 pub(crate) use kinds::{Kinds, WINDOW, WINDOW_PATTERN};
+pub use page::page;
 pub use table::{FAMILIES, REFUSED};
 
 /// What splitting a family takes.

@@ -2,8 +2,8 @@
 //! against the same model in one piece, logit by logit and bit by bit.
 //!
 //! The default run proves every family at one cut in two and one in three; `MESH_FAMILIES=all` (`just families`) every
-//! family at every cut, `MESH_FAMILIES=qwen3,gemma2` some of them at every cut. Each case has a process of its own, since
-//! an assertion inside llama.cpp ends the process.
+//! family at every cut, `MESH_FAMILIES=qwen3,gemma2` some of them at every cut. Each case has a process of its own,
+//! since an assertion inside llama.cpp ends the process.
 #![allow(clippy::unwrap_used)] // a test that cannot go on says where
 
 mod model;

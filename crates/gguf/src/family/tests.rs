@@ -123,3 +123,10 @@ fn the_window_pattern_is_llama_cpps() {
     assert_eq!(pattern(0, false), [true; 7]);
     assert_eq!(pattern(1, false), [false; 7]);
 }
+
+#[test]
+fn the_page_is_the_table() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/families.md");
+    let found = std::fs::read_to_string(path).unwrap();
+    assert!(found == page(), "docs/families.md is stale: cargo run -p mesh-gguf --example families-doc");
+}
