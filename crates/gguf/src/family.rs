@@ -25,8 +25,8 @@ pub struct Family {
     pub architecture: &'static str,
     /// How the rows that enter layer 0 are made.
     pub input: Input,
-    /// Name of the tensor that holds the rows a layer hands on, without its `-LAYER` suffix.
-    pub tap: &'static str,
+    /// Tensor that holds the rows which the last layer of a stage hands on.
+    pub tap: Tap,
     /// Tensor that stages behind the first overwrite with the rows that come in, where the graph treats its input in a
     /// way that rows of a middle layer must not be; `None`: the batch's embeddings are the rows.
     pub inject: Option<&'static str>,
@@ -45,6 +45,15 @@ pub struct Family {
     pub no_stage_of: &'static [u32],
     /// What a file has to say, or must not, for it to split.
     pub conditions: &'static [Condition],
+}
+
+/// Name of the tensor that holds the rows which the last layer of a stage hands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tap {
+    /// This, followed by `-LAYER`.
+    Layer(&'static str),
+    /// This: the family gives the last layer's rows a second name.
+    Last(&'static str),
 }
 
 /// How the rows that enter layer 0 are made from token ids.
@@ -181,7 +190,11 @@ impl Family {
 
     /// The names at the boundary behind a stage of `layers` layers.
     pub fn boundary(&self, layers: u32) -> Boundary {
-        Boundary { tap: format!("{}-{}", self.tap, layers.saturating_sub(1)), inject: self.inject }
+        let tap = match self.tap {
+            Tap::Layer(name) => format!("{name}-{}", layers.saturating_sub(1)),
+            Tap::Last(name) => name.to_owned(),
+        };
+        Boundary { tap, inject: self.inject }
     }
 
     /// What looked-up embedding rows are multiplied with; `None` where rows are not a plain lookup.

@@ -76,6 +76,12 @@ impl Keys {
         self.set(key, Value::Bool(value))
     }
 
+    /// A key without the family's name before it.
+    fn bare_f32s(&mut self, key: &str, values: &[f32]) -> &mut Self {
+        self.metadata.set(key, Value::Array(Array::of_f32s(values.iter().copied())));
+        self
+    }
+
     fn u32s(&mut self, key: &str, values: &[u32]) -> &mut Self {
         self.set(key, Value::Array(Array::of_u32s(values.iter().copied())))
     }
@@ -364,6 +370,35 @@ pub(crate) const CASES: &[Case] = &[
         keys.u32("interleave_moe_layer_step", 2);
     }),
     Case::new("nanbeige", plain),
+    Case::new("apertus", |keys| {
+        let rising = |start: f32| -> Vec<f32> { (0..N_LAYER).map(|layer| start + 0.1 * layer as f32).collect() };
+        keys.bare_f32s("xielu.alpha_n", &rising(0.5)).bare_f32s("xielu.alpha_p", &rising(0.6));
+        keys.bare_f32s("xielu.beta", &rising(0.3)).bare_f32s("xielu.eps", &rising(-0.2));
+    }),
+    Case::new("bitnet", plain),
+    Case::new("gemma4", |keys| {
+        windows(keys, [1, 1, 0, 1, 1, 0, 1, 0]);
+        keys.u32("embedding_length_per_layer_input", 0).u32("attention.shared_kv_layers", 0);
+        keys.u32("attention.key_length", 48).u32("attention.value_length", 48).u32("rope.dimension_count", 48);
+        keys.u32("attention.key_length_swa", 32).u32("attention.value_length_swa", 32);
+        keys.u32("rope.dimension_count_swa", 32).f32("rope.freq_base_swa", 10_000.0).f32("rope.freq_base", 1e6);
+        keys.u32s("attention.head_count_kv", &[2, 2, 1, 2, 2, 1, 2, 1]).f32("final_logit_softcapping", 30.0);
+    }),
+    Case::new("gemma4", |keys| {
+        experts(keys);
+        windows(keys, [1, 1, 0, 1, 1, 0, 1, 0]);
+        keys.u32("embedding_length_per_layer_input", 0);
+        keys.u32("attention.key_length_swa", 32).u32("attention.value_length_swa", 32);
+    })
+    .variant("experts"),
+    Case::new("hunyuan_vl", mrope),
+    Case::new("hy_v3", dense_lead),
+    Case::new("paddleocr", mrope),
+    Case::new("step35", |keys| {
+        dense_lead(keys);
+        windows(keys, [0, 1, 1, 1, 0, 1, 1, 0]);
+        keys.f32("rope.freq_base_swa", 10_000.0);
+    }),
     Case::new("smallthinker", |keys| {
         window_and_experts(keys);
         keys.u32("block_count", 18);

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{
-    Condition, Cuts, Demand, EmbeddingScale, FAMILIES, Factor, Family, Input, Period, REFUSED, SpelledOut, Window,
+    Condition, Cuts, Demand, EmbeddingScale, FAMILIES, Factor, Family, Input, Period, REFUSED, SpelledOut, Tap, Window,
 };
 
 const HEAD: &str = "\
@@ -63,6 +63,10 @@ fn rules(row: &Family) -> Vec<String> {
         Input::Lookup(Factor::One) => {}
         Input::Lookup(Factor::SqrtEmbd) => rules.push("embeddings are scaled when they are looked up".to_owned()),
         Input::Tokens => rules.push("the first stage is fed with tokens and keeps the vocabulary".to_owned()),
+    }
+    match row.tap {
+        Tap::Layer("l_out") => {}
+        Tap::Layer(name) | Tap::Last(name) => rules.push(format!("rows are taken from `{name}`")),
     }
     if let Some(inject) = row.inject {
         rules.push(format!("rows are put in behind the graph's own treatment of its input (`{inject}`)"));

@@ -1,13 +1,15 @@
 //! The data: every family that is proven to split exactly, and those that are known not to.
 
-use super::{Condition, Cuts, Demand, EmbeddingScale, Factor, Family, Input, Period, SpelledOut, Window};
+use super::{Condition, Cuts, Demand, EmbeddingScale, Factor, Family, Input, Period, SpelledOut, Tap, Window};
 
 /// The families that split exactly.
 pub const FAMILIES: &[Family] = &[
+    plain("apertus"),
     plain("arcee"),
     plain("arctic"),
     plain("bailingmoe"),
     plain("bailingmoe2"),
+    plain("bitnet"),
     plain("chatglm"),
     plain("codeshell"),
     plain("command-r"),
@@ -24,6 +26,8 @@ pub const FAMILIES: &[Family] = &[
     plain("grovemoe"),
     plain("hunyuan-dense"),
     plain("hunyuan-moe"),
+    plain("hunyuan_vl"),
+    plain("hy_v3"),
     plain("internlm2"),
     plain("jais"),
     plain("jais2"),
@@ -39,6 +43,7 @@ pub const FAMILIES: &[Family] = &[
     plain("olmoe"),
     plain("openelm"),
     plain("orion"),
+    plain("paddleocr"),
     plain("pangu-embedded"),
     plain("phi2"),
     plain("phi3"),
@@ -71,6 +76,7 @@ pub const FAMILIES: &[Family] = &[
     Family { window: Window::Period(every(4)), ..plain("olmo2") },
     Family { window: Window::Period(every(8)), ..plain("plamo3") },
     Family { window: Window::Explicit, ..plain("spark2_5") },
+    Family { tap: Tap::Last("h_nextn"), window: Window::Explicit, ..plain("step35") },
     Family {
         // The 32B model alone has windows; their number and size are built in.
         sized_by_layers: &[64],
@@ -85,6 +91,24 @@ pub const FAMILIES: &[Family] = &[
         sized_by_layers: &[62],
         no_stage_of: &[62],
         ..plain("gemma3")
+    },
+    Family {
+        input: Input::Lookup(Factor::SqrtEmbd),
+        window: Window::Explicit,
+        // The small models (E2B, E4B) have both, the large ones neither.
+        conditions: &[
+            Condition {
+                key: "embedding_length_per_layer_input",
+                demand: Demand::AtMost(0),
+                reason: "every layer takes a row of its own for each token",
+            },
+            Condition {
+                key: "attention.shared_kv_layers",
+                demand: Demand::AtMost(0),
+                reason: "its last layers use the keys and values of earlier ones",
+            },
+        ],
+        ..plain("gemma4")
     },
     Family { inject: Some("inp_scaled"), ..plain("gemma") },
     Family {
@@ -174,7 +198,6 @@ pub const REFUSED: &[(&str, &str)] = &[
     ("dream", DIFFUSION),
     ("falcon-h1", RECURRENT),
     ("gemma3n", MANY_ROWS),
-    ("gemma4", MANY_ROWS),
     ("glm5-next", MANY_ROWS),
     ("granitehybrid", RECURRENT),
     ("jamba", RECURRENT),
@@ -223,7 +246,7 @@ const fn plain(architecture: &'static str) -> Family {
     Family {
         architecture,
         input: Input::Lookup(Factor::One),
-        tap: "l_out",
+        tap: Tap::Layer("l_out"),
         inject: None,
         cuts: Cuts::Any,
         window: Window::None,

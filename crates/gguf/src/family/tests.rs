@@ -35,6 +35,7 @@ fn a_family_is_in_one_table_only() {
 fn a_boundary_taps_the_stages_own_last_layer() {
     assert_eq!(row("llama").boundary(7), Boundary { tap: "l_out-6".to_owned(), inject: None });
     assert_eq!(row("gemma").boundary(1), Boundary { tap: "l_out-0".to_owned(), inject: Some("inp_scaled") });
+    assert_eq!(row("step35").boundary(3).tap, "h_nextn");
 }
 
 #[test]

@@ -23,6 +23,9 @@ const PER_LAYER: &[&str] = &[
 /// Keys (behind `{arch}.`) whose arrays have a length of their own, however many layers there are.
 const NOT_PER_LAYER: &[&str] = &["rope.dimension_sections", "classifier.output_labels"];
 
+/// Beginnings of keys that speak of layers although no family's name stands before them.
+const BARE_PREFIX: &[&str] = &["xielu."];
+
 const EMBEDDING_SCALE: &str = "embedding_scale";
 
 /// Numbers of `LLAMA_EXPERT_GATING_FUNC_TYPE_*`.
@@ -36,7 +39,7 @@ pub(super) fn cut(header: &Header, family: &Family, info: &ModelInfo, cut: Cut) 
     let windows = windows(header, family, info, cut)?;
     let mut out = Metadata::default();
     for (key, value) in source.iter() {
-        let own = key.strip_prefix(&prefix);
+        let own = key.strip_prefix(&prefix).or_else(|| BARE_PREFIX.iter().any(|it| key.starts_with(it)).then_some(key));
         if cut.kind == SliceKind::Rows && (key.starts_with("tokenizer.") || own == Some("vocab_size")) {
             continue;
         }
