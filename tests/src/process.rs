@@ -83,7 +83,8 @@ impl Node {
     pub fn ask(&self, what: &str) -> serde_json::Value {
         let dir = self.data_dir.display().to_string();
         let output = mesh_node(&[what, "--json", "--data-dir", &dir]);
-        assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{what}: {told}\nthe node's own log:\n{}", self.process.stderr());
         serde_json::from_slice(&output.stdout).expect("--json prints JSON")
     }
 
