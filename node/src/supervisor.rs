@@ -148,9 +148,17 @@ impl Supervisor {
         self.ready(pipeline, placement);
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut shown = *pulse.borrow_and_update();
         loop {
             tokio::select! {
                 error = pipeline.ended() => return error,
+                Ok(()) = pulse.changed() => {
+                    let now = *pulse.borrow_and_update();
+                    if (now.active, now.queued) != (shown.active, shown.queued) {
+                        self.show(placement, &now);
+                        shown = now;
+                    }
+                }
                 _ = tick.tick() => {
                     let now = *pulse.borrow_and_update();
                     let idle = now.active == 0 && now.queued == 0;
@@ -159,6 +167,7 @@ impl Supervisor {
                         return error;
                     }
                     self.show(placement, &now);
+                    shown = now;
                 }
             }
         }

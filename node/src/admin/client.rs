@@ -1,5 +1,6 @@
 //! Asks the node that runs in a data directory.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use hyper_util::rt::TokioIo;
@@ -50,5 +51,16 @@ async fn connect(data_dir: &Path) -> Result<AdminClient<Channel>, AskError> {
     });
     // The URI only fills the `:authority` header; the connector knows the way.
     let channel = Endpoint::from_static("http://node.local").connect_with_connector(connector).await;
-    channel.map(AdminClient::new).map_err(|_| AskError::NotRunning(data_dir.display().to_string()))
+    channel.map(AdminClient::new).map_err(|error| match io_kind(&error) {
+        Some(ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+            AskError::NotRunning(data_dir.display().to_string())
+        }
+        kind => AskError::Failed(kind.map_or_else(|| error.to_string(), |kind| kind.to_string())),
+    })
+}
+
+/// What the system said, where that is among an error's causes.
+fn io_kind(error: &(dyn std::error::Error + 'static)) -> Option<ErrorKind> {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.find_map(|cause| cause.downcast_ref::<std::io::Error>()).map(std::io::Error::kind)
 }
