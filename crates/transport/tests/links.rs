@@ -67,6 +67,13 @@ async fn a_node_that_cannot_be_dialled_serves_over_the_connection_it_opened() {
     let Err(StageError::Lost { host, reason, .. }) = chain.connect().await else { panic!("nobody is there") };
     assert!(host == "worker" && reason.contains("no address"), "{host}: {reason}");
     worker.endpoint.connect(&home.id(), &[home.endpoint.local_addr().unwrap()]).await.unwrap();
+    // The dialling side is done a moment before the other one has filed the connection.
+    let filed = async {
+        while chain.connect().await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    within(Duration::from_secs(5), filed).await;
     assert_eq!(check(&chain, &Kit::new(3..40)).await, Ok(()));
 }
 
