@@ -289,10 +289,13 @@ impl Context {
                 Some(token) => invalid(format!("token {token} is not in the vocabulary")),
                 None => Ok(()),
             },
-            Input::Rows(rows) if rows.len() != n * self.model.n_embd() as usize => {
+            Input::Covered(_) if self.params.inject.is_none() => {
+                invalid("rows to cover a tensor with, where none is injected".to_owned())
+            }
+            Input::Rows(rows) | Input::Covered(rows) if rows.len() != n * self.model.n_embd() as usize => {
                 invalid(format!("{} values for {n} rows of {}", rows.len(), self.model.n_embd()))
             }
-            Input::Rows(_) => Ok(()),
+            Input::Rows(_) | Input::Covered(_) => Ok(()),
         }
     }
 
@@ -302,7 +305,7 @@ impl Context {
 
     fn arm_probe(&mut self, input: &DecodeInput<'_>) {
         let rows = match input.input {
-            Input::Rows(rows) => rows,
+            Input::Rows(rows) | Input::Covered(rows) => rows,
             Input::Tokens(_) => &[],
         };
         // SAFETY: no decode runs, so llama.cpp does not use the probe. The pointer to the rows that it keeps is used

@@ -268,6 +268,16 @@ fn injected_rows_replace_what_the_graph_computed() {
     }
     let error = decode(&mut inject, 0, 3, &[1]).unwrap_err();
     assert!(error.to_string().contains("takes rows"), "{error}");
+    // Once more over placeholder tokens: here the first four layers make something of those.
+    inject.clear();
+    inject.decode(&DecodeInput { input: Input::Covered(&rows), places: &places }).unwrap();
+    for i in 0..3 {
+        assert_eq!(inject.logits(i).unwrap(), plain.logits(i).unwrap());
+    }
+    let error = plain.decode(&DecodeInput { input: Input::Covered(&rows), places: &places }).unwrap_err();
+    assert!(error.to_string().contains("none is injected"), "{error}");
+    let short = DecodeInput { input: Input::Covered(&rows[1..]), places: &places };
+    assert!(matches!(inject.decode(&short), Err(DecodeError::Invalid(_))));
 }
 
 #[test]

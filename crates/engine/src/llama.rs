@@ -27,7 +27,7 @@ use crate::stage::{LINK_DEPTH, Stage, StageLink, StageSpec};
 use engine::Engine;
 use worker::Link;
 
-pub use config::{Compute, EmbeddingPlace, Limits, LlamaStageConfig, SliceOf};
+pub use config::{Compute, EmbeddingPlace, Injection, Limits, LlamaStageConfig, SliceOf};
 
 /// A contiguous range of a model's layers, loaded into llama.cpp in this process.
 ///

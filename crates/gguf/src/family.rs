@@ -27,9 +27,8 @@ pub struct Family {
     pub input: Input,
     /// Tensor that holds the rows which the last layer of a stage hands on.
     pub tap: Tap,
-    /// Tensor that stages behind the first overwrite with the rows that come in, where the graph treats its input in a
-    /// way that rows of a middle layer must not be; `None`: the batch's embeddings are the rows.
-    pub inject: Option<&'static str>,
+    /// Where rows are written into the graph; `None`: the batch's embeddings are the rows.
+    pub inject: Option<Inject>,
     /// Where a stage may begin.
     pub cuts: Cuts,
     /// Which layers attend to a sliding window.
@@ -54,6 +53,17 @@ pub enum Tap {
     Layer(&'static str),
     /// This: the family gives the last layer's rows a second name.
     Last(&'static str),
+}
+
+/// A tensor to overwrite with the rows that come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inject {
+    /// In stages behind the first, which are fed with rows all the same: the graph treats its input in a way that rows
+    /// of a middle layer must not be treated, and this is what comes out of it.
+    Behind(&'static str),
+    /// In every stage that takes rows, while the graph is fed with placeholder tokens: it takes rows for an image, or
+    /// not at all.
+    Over(&'static str),
 }
 
 /// How the rows that enter layer 0 are made from token ids.
@@ -162,8 +172,8 @@ pub enum Demand {
 pub struct Boundary {
     /// Tensor to copy the outgoing rows from.
     pub tap: String,
-    /// Tensor that a stage behind the first overwrites with the incoming rows; `None`: they are the batch's embeddings.
-    pub inject: Option<&'static str>,
+    /// Where incoming rows are written into the graph; `None`: they are the batch's embeddings.
+    pub inject: Option<Inject>,
 }
 
 impl Family {

@@ -25,7 +25,7 @@ mod craft;
 use std::ops::ControlFlow;
 
 pub use error::{Error, HeaderError};
-pub use family::{Boundary, Family, Input};
+pub use family::{Boundary, Family, Inject, Input};
 pub use ggml::GgmlType;
 pub use header::{Header, TensorInfo};
 pub use info::{ModelInfo, allowed_cuts, check_range};

@@ -11,6 +11,9 @@ pub enum Input<'a> {
     Tokens(&'a [i32]),
     /// Hidden rows: row-major `[places, n_embd]`.
     Rows(&'a [f32]),
+    /// Hidden rows, as above, that are written over the injected tensor, while the graph is fed with token 0 in every
+    /// place: for families that take rows for an image, or not at all.
+    Covered(&'a [f32]),
 }
 
 /// Where one token of a decode belongs.
@@ -42,6 +45,7 @@ pub(super) struct Scratch {
     seq_id: Vec<*mut i32>,
     output: Vec<i8>,
     padded: Vec<f32>,
+    placeholders: Vec<i32>,
 }
 
 impl Scratch {
@@ -68,6 +72,11 @@ impl Scratch {
         let (token, embd) = match input.input {
             Input::Tokens(tokens) => (tokens.as_ptr().cast_mut(), std::ptr::null_mut()),
             Input::Rows(rows) => (std::ptr::null_mut(), self.pad_rows(rows, model).as_ptr().cast_mut()),
+            Input::Covered(_) => {
+                self.placeholders.clear();
+                self.placeholders.resize(n, 0);
+                (self.placeholders.as_mut_ptr(), std::ptr::null_mut())
+            }
         };
         sys::llama_batch {
             n_tokens: n as i32,

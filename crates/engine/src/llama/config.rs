@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use kernels_ffi::{FlashAttention, KvType, TableLayout};
-use mesh_gguf::{EmbeddingSource, ModelInfo, SlicePlan, Source};
+use mesh_gguf::{EmbeddingSource, Inject, ModelInfo, SlicePlan, Source};
 use mesh_types::{LayerRange, ModelId};
 use serde::{Deserialize, Serialize};
 
@@ -19,12 +19,31 @@ pub struct LlamaStageConfig {
     pub model_path: PathBuf,
     /// Tensor that holds the rows which leave; `None` if and only if the stage is the last.
     pub tap: Option<String>,
-    /// Tensor to overwrite with the rows which come in; `None` where the batch's embeddings are the rows.
-    pub inject: Option<String>,
+    /// Where the rows which come in are written into the graph; `None` where the batch's embeddings are the rows.
+    pub inject: Option<Injection>,
     /// Where a first stage that is fed with rows finds them; `None` where it is fed with tokens.
     pub embedding: Option<EmbeddingPlace>,
     /// How it computes.
     pub compute: Compute,
+}
+
+/// A tensor to overwrite with the rows which come in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Injection {
+    /// Its name.
+    pub tensor: String,
+    /// Whether the graph is fed with placeholder tokens meanwhile, not with the rows.
+    pub over_tokens: bool,
+}
+
+impl Injection {
+    fn of(inject: Inject, spec: &StageSpec) -> Option<Self> {
+        match inject {
+            Inject::Behind(_) if spec.is_first() => None,
+            Inject::Behind(tensor) => Some(Self { tensor: tensor.to_owned(), over_tokens: false }),
+            Inject::Over(tensor) => Some(Self { tensor: tensor.to_owned(), over_tokens: true }),
+        }
+    }
 }
 
 /// How a stage computes. Changes speed and memory, and the last bits of the result: compare like with like.
@@ -145,7 +164,7 @@ impl LlamaStageConfig {
         let spec = spec_of(of.model, of.info, of.plan.range(), limits);
         Self {
             embedding: of.embedding.filter(|_| kind.takes_rows() && spec.is_first()).map(EmbeddingPlace::from),
-            inject: boundary.inject.filter(|_| !spec.is_first()).map(str::to_owned),
+            inject: boundary.inject.filter(|_| kind.takes_rows()).and_then(|inject| Injection::of(inject, &spec)),
             spec,
             model_path: path.to_owned(),
             tap: (!kind.has_head()).then(|| boundary.tap.clone()),

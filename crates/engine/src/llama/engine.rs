@@ -17,6 +17,8 @@ pub(super) struct Engine {
     context: Context,
     /// Makes the rows of a first stage that is fed with rows.
     embedding: Option<EmbeddingTable>,
+    /// Whether rows enter the graph over placeholder tokens.
+    over_tokens: bool,
     /// Of the last stage.
     drawer: Option<Drawer>,
     slots: Vec<Slot>,
@@ -61,6 +63,7 @@ impl Engine {
         Ok(Self {
             context,
             embedding,
+            over_tokens: config.inject.as_ref().is_some_and(|inject| inject.over_tokens),
             drawer,
             slots: vec![Slot::default(); spec.n_seq as usize],
             spec: spec.clone(),
@@ -173,7 +176,11 @@ impl Engine {
             (None, Some(table)) => Some(table.rows(&self.tokens).map_err(|error| Stop::Failed(chain(&error)))?),
             (None, None) => None,
         };
-        let input = rows.as_deref().map_or(Input::Tokens(&self.tokens), Input::Rows);
+        let input = match rows.as_deref() {
+            Some(rows) if self.over_tokens => Input::Covered(rows),
+            Some(rows) => Input::Rows(rows),
+            None => Input::Tokens(&self.tokens),
+        };
         let decoded = self.context.decode(&DecodeInput { input, places: &self.places });
         for segment in &batch.segments {
             // Where the decode failed, what is left of the slot is the context's to say.
@@ -355,6 +362,6 @@ fn context_params(config: &LlamaStageConfig) -> Result<ContextParams, StageError
         kv_type: compute.kv_type,
         flash_attention: compute.flash_attention,
         tap: config.tap.clone(),
-        inject: config.inject.clone(),
+        inject: config.inject.as_ref().map(|inject| inject.tensor.clone()),
     })
 }

@@ -157,6 +157,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("bailingmoe2", dense_lead),
     Case::new("chatglm", plain),
     Case::new("codeshell", plain),
+    Case::new("cogvlm", all_heads),
     Case::new("command-r", |keys| {
         keys.f32("logit_scale", 0.5);
     }),
@@ -354,11 +355,14 @@ pub(crate) const CASES: &[Case] = &[
         dense_lead(keys);
         keys.u32("interleave_moe_layer_step", 2);
     }),
-    Case::new("glm4", mrope),
+    Case::new("glm4", plain),
+    Case::new("glm4", mrope).variant("with images"),
+    Case::new("glm4moe", dense_lead),
     Case::new("glm4moe", |keys| {
         mrope(keys);
         dense_lead(keys);
-    }),
+    })
+    .variant("with images"),
     Case::new("glm-dsa", |keys| {
         latent(keys);
         indexer(keys);

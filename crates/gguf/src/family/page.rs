@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use super::{
-    Condition, Cuts, Demand, EmbeddingScale, FAMILIES, Factor, Family, Input, Period, REFUSED, SpelledOut, Tap, Window,
+    Condition, Cuts, Demand, EmbeddingScale, FAMILIES, Factor, Family, Inject, Input, Period, REFUSED, SpelledOut, Tap,
+    Window,
 };
 
 const HEAD: &str = "\
@@ -68,8 +69,12 @@ fn rules(row: &Family) -> Vec<String> {
         Tap::Layer("l_out") => {}
         Tap::Layer(name) | Tap::Last(name) => rules.push(format!("rows are taken from `{name}`")),
     }
-    if let Some(inject) = row.inject {
-        rules.push(format!("rows are put in behind the graph's own treatment of its input (`{inject}`)"));
+    match row.inject {
+        None => {}
+        Some(Inject::Behind(name)) => {
+            rules.push(format!("rows are put in behind the graph's own treatment of its input (`{name}`)"));
+        }
+        Some(Inject::Over(name)) => rules.push(format!("rows are put over those of placeholder tokens (`{name}`)")),
     }
     match row.window {
         Window::Period(Period { default, .. }) | Window::Always(Period { default, .. }) => {

@@ -1,6 +1,6 @@
 //! The data: every family that is proven to split exactly, and those that are known not to.
 
-use super::{Condition, Cuts, Demand, EmbeddingScale, Factor, Family, Input, Period, SpelledOut, Tap, Window};
+use super::{Condition, Cuts, Demand, EmbeddingScale, Factor, Family, Inject, Input, Period, SpelledOut, Tap, Window};
 
 /// The families that split exactly.
 pub const FAMILIES: &[Family] = &[
@@ -110,19 +110,19 @@ pub const FAMILIES: &[Family] = &[
         ],
         ..plain("gemma4")
     },
-    Family { inject: Some("inp_scaled"), ..plain("gemma") },
+    Family { inject: Some(Inject::Behind("inp_scaled")), ..plain("gemma") },
     Family {
-        inject: Some("inp_scaled"),
+        inject: Some(Inject::Behind("inp_scaled")),
         window: Window::Always(every(2)),
         // The 27B model, whose attention scale follows from its 46 layers.
         sized_by_layers: &[46],
         no_stage_of: &[46],
         ..plain("gemma2")
     },
-    Family { inject: Some("inp_norm-0"), ..plain("bloom") },
-    Family { inject: Some("embd_norm"), window: Window::Always(every(4)), ..plain("muse-glimmer") },
+    Family { inject: Some(Inject::Behind("inp_norm-0")), ..plain("bloom") },
+    Family { inject: Some(Inject::Behind("embd_norm")), window: Window::Always(every(4)), ..plain("muse-glimmer") },
     Family {
-        inject: Some("inp_embd_scaled"),
+        inject: Some(Inject::Behind("inp_embd_scaled")),
         window: Window::Period(every(4)),
         // Every fourth layer has no rotary positions.
         cuts: Cuts::MultipleOf(4),
@@ -146,8 +146,11 @@ pub const FAMILIES: &[Family] = &[
         ..plain("deepseek2")
     },
     Family { cuts: Cuts::ExpertStep(1), ..plain("ernie4_5-moe") },
-    Family { conditions: &[MROPE_ONLY], ..plain("glm4") },
-    Family { conditions: &[MROPE_ONLY], ..plain("glm4moe") },
+    // These end the process where they are fed with rows and their file has no `rope.dimension_sections`.
+    Family { inject: Some(Inject::Over("embd")), ..plain("glm4") },
+    Family { inject: Some(Inject::Over("embd")), ..plain("glm4moe") },
+    // Takes rows for an image.
+    Family { inject: Some(Inject::Over("embd")), ..plain("cogvlm") },
     Family {
         conditions: &[
             Condition { key: "attention.indexer.types", demand: Demand::Absent, reason: SHARED_SELECTION },
@@ -193,7 +196,6 @@ pub const REFUSED: &[(&str, &str)] = &[
     ("arwkv7", MANY_ROWS),
     ("baichuan", "whether it has rotary positions follows from the number of layers"),
     ("bailingmoe3", RECURRENT),
-    ("cogvlm", "rows given in place of tokens mean an image to it"),
     ("deepseek4", MANY_ROWS),
     ("dream", DIFFUSION),
     ("falcon-h1", RECURRENT),
@@ -234,11 +236,6 @@ const NO_DEEPSTACK: Condition = Condition {
     key: "n_deepstack_layers",
     demand: Demand::AtMost(0),
     reason: "rows given in place of tokens mean an image to it",
-};
-const MROPE_ONLY: Condition = Condition {
-    key: "rope.dimension_sections",
-    demand: Demand::Present,
-    reason: "llama.cpp feeds rows to this family only where its file has `rope.dimension_sections`",
 };
 
 /// A family without any rule: rows are looked up, cuts are free.

@@ -72,5 +72,5 @@ fn cuts_are_those_of_the_family() {
     assert_eq!(allowed_cuts(&header("llama")).unwrap(), [1, 2, 3]);
     let text = |architecture| allowed_cuts(&header(architecture)).unwrap_err().to_string();
     assert!(text("nonesuch").contains("`nonesuch` is not known to split exactly"));
-    assert!(text("gemma4").contains("`gemma4` cannot be split"));
+    assert!(text("gemma3n").contains("`gemma3n` cannot be split"));
 }
