@@ -33,6 +33,9 @@ pub enum Command {
     Stages(AdminArgs),
     /// Print the token that lets other machines join. Treat it like a password.
     Token(AdminArgs),
+    /// Try out a chat template: what it can do, what it renders, how an answer is read. Needs no node.
+    #[command(subcommand)]
+    Template(TemplateCommand),
     /// Runs one stage of a model for the node that started this process. Not for people.
     #[command(name = crate::stages::STAGE_COMMAND, hide = true)]
     StageProcess,
@@ -130,4 +133,63 @@ pub struct AdminArgs {
     /// The data directory of the node to ask [default: $XDG_DATA_HOME/mesh-node].
     #[arg(long, value_name = "DIR", env = "MESH_NODE_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
+}
+
+/// `template`.
+#[derive(Debug, Subcommand)]
+pub enum TemplateCommand {
+    /// Whether the template can call tools, in which format, and what else it can do.
+    Show {
+        /// See [`TemplateArgs`].
+        #[command(flatten)]
+        template: TemplateArgs,
+        /// Print JSON with a stable schema.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Read a request (JSON) from standard input and write its prompt, and nothing else.
+    Render {
+        /// See [`TemplateArgs`].
+        #[command(flatten)]
+        template: TemplateArgs,
+    },
+    /// Read a model's output from standard input and write the message that it is.
+    Parse(ParseArgs),
+}
+
+/// Which template, and how its model calls tools.
+#[derive(Debug, Args)]
+pub struct TemplateArgs {
+    /// A file that holds a Jinja chat template.
+    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    pub template: Option<PathBuf>,
+    /// A model that brings one: the path of a .gguf file.
+    #[arg(long, value_name = "REF")]
+    pub model: Option<String>,
+    /// How tools are called: as the template can, or forced.
+    #[arg(long, value_name = "auto|native|emulated", default_value = "auto", value_parser = ["auto", "native", "emulated"])]
+    pub strategy: String,
+    /// The native format, instead of the one that was found out.
+    #[arg(long, value_name = "NAME")]
+    pub format: Option<String>,
+}
+
+/// `template parse`.
+#[derive(Debug, Args)]
+pub struct ParseArgs {
+    /// See [`TemplateArgs`].
+    #[command(flatten)]
+    pub template: TemplateArgs,
+    /// The request (JSON) that the output answers: its tools and `tool_choice` count. Without one, any tool does.
+    #[arg(long, value_name = "FILE")]
+    pub request: Option<PathBuf>,
+    /// The output comes in pieces: a JSON array of hex strings, given here or on standard input.
+    #[arg(long, value_name = "JSON", num_args = 0..=1, default_missing_value = "-")]
+    pub pieces: Option<String>,
+    /// Write the events that a client would see while the output is generated.
+    #[arg(long)]
+    pub stream: bool,
+    /// How the generation ended.
+    #[arg(long, value_name = "stop|length", default_value = "stop", value_parser = ["stop", "length"])]
+    pub finish: String,
 }

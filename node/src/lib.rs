@@ -13,3 +13,4 @@ pub mod serve;
 pub mod settings;
 pub mod stages;
 pub mod supervisor;
+pub mod template;

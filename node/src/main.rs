@@ -22,6 +22,12 @@ fn main() -> ExitCode {
         logs::init_stage_process();
         mesh_node::stages::run_stage_process();
     }
+    if let Command::Template(ref command) = command {
+        return match mesh_node::template::run(command) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&error.to_string(), error.exit_code()),
+        };
+    }
     // Fails only where a provider is installed already, and there is none before this line.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -29,7 +35,7 @@ fn main() -> ExitCode {
         Err(error) => return fail(&format!("cannot start: {error}"), 1),
     };
     match command {
-        Command::StageProcess => ExitCode::FAILURE,
+        Command::StageProcess | Command::Template(_) => ExitCode::FAILURE,
         Command::Up(up) => serve(&runtime, up.node, |_| Ok(Entry::Up)),
         Command::Join(join) => serve(&runtime, join.node, move |_| {
             read_token(join.token.as_deref(), join.token_file.as_ref()).map(Entry::Join)

@@ -14,6 +14,14 @@ pub enum ChatError {
     /// The template could not be rendered with this conversation.
     #[error("the model's chat template cannot render this conversation: {0}")]
     Render(String),
+    /// The conversation makes no sense, whatever the template.
+    #[error("{reason}")]
+    Conversation {
+        /// The field that is wrong, as in `messages[2].tool_call_id`.
+        param: String,
+        /// One sentence.
+        reason: String,
+    },
     /// The template used up the time or the memory that a conversation of this size is given.
     #[error("the model's chat template needs more time or memory than a conversation of this size is given")]
     TooCostly,
@@ -31,6 +39,10 @@ impl ChatError {
 
 impl From<ChatError> for Fault {
     fn from(error: ChatError) -> Self {
-        Self::new(error.class(), error.to_string()).with_param("messages")
+        let fault = Self::new(error.class(), error.to_string());
+        match error {
+            ChatError::Conversation { param, .. } => fault.with_param(param),
+            _ => fault.with_param("messages"),
+        }
     }
 }

@@ -11,7 +11,7 @@ mod stack;
 use std::io;
 
 use jiff::Zoned;
-use mesh_types::Message;
+use mesh_types::{Message, ToolCall};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value};
@@ -50,6 +50,16 @@ pub enum TemplateOrigin {
     BuiltIn,
 }
 
+/// How a template gets the arguments of a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Arguments {
+    /// As an object that it can walk. Text that is no JSON stays text.
+    #[default]
+    Object,
+    /// As the text that the API has.
+    Text,
+}
+
 /// A model's chat template, ready to render.
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
@@ -70,7 +80,11 @@ pub struct RenderInput<'a> {
     pub bos_token: &'a str,
     /// Text of the token that ends a sequence; may be empty.
     pub eos_token: &'a str,
-    /// More variables, as in `chat_template_kwargs`; they win over the ones above. Tools will go in here.
+    /// The tools' definitions, as the client sent them; where there are none, the template sees none.
+    pub tools: Vec<serde_json::Value>,
+    /// How the arguments of calls are passed.
+    pub arguments: Arguments,
+    /// More variables, as in `chat_template_kwargs`; they win over the ones above.
     pub extra: serde_json::Map<String, serde_json::Value>,
     /// What `strftime_now` shows; `None`: the time when the template asks.
     pub now: Option<Zoned>,
@@ -124,6 +138,8 @@ impl ChatTemplate {
             add_generation_prompt,
             bos_token: &self.bos_token,
             eos_token: &self.eos_token,
+            tools: Vec::new(),
+            arguments: Arguments::default(),
             extra: serde_json::Map::new(),
             now: None,
         }
@@ -142,7 +158,8 @@ impl ChatTemplate {
     /// # Errors
     /// As [`Self::render`].
     pub fn render_input(&self, input: &RenderInput<'_>) -> Result<String, ChatError> {
-        let size: usize = input.messages.iter().map(size).sum();
+        let tools: usize = input.tools.iter().map(|tool| tool.to_string().len()).sum();
+        let size = tools + input.messages.iter().map(size).sum::<usize>();
         let fuel = fuel(input.messages.len() as u64, size as u64);
         stack::of_size(stack::for_fuel(fuel), || self.render_within(input, fuel, size))
     }
@@ -169,8 +186,8 @@ fn fuel(messages: u64, size: u64) -> u64 {
 /// The variables as Hugging Face passes them: `tools` and `documents` are there, and none.
 fn context(input: &RenderInput<'_>) -> Value {
     let mut variables: Vec<(&str, Value)> = vec![
-        ("messages", input.messages.iter().map(message).collect()),
-        ("tools", Value::from(())),
+        ("messages", input.messages.iter().map(|said| message(said, input.arguments)).collect()),
+        ("tools", if input.tools.is_empty() { Value::from(()) } else { Value::from(Serde(&input.tools)) }),
         ("documents", Value::from(())),
         ("add_generation_prompt", Value::from(input.add_generation_prompt)),
         ("bos_token", Value::from(input.bos_token)),
@@ -180,17 +197,39 @@ fn context(input: &RenderInput<'_>) -> Value {
     Value::from_pairs(variables)
 }
 
-fn message(message: &Message) -> Value {
+fn message(message: &Message, arguments: Arguments) -> Value {
+    // A null beside calls means no text; templates print it.
+    let no_content = || if message.tool_calls.is_empty() { Value::from(()) } else { Value::from("") };
     let mut fields = vec![
         ("role", Value::from(message.role.as_str())),
-        ("content", message.content.as_deref().map_or_else(|| Value::from(()), Value::from)),
+        ("content", message.content.as_deref().map_or_else(no_content, Value::from)),
     ];
     fields.extend(message.name.as_deref().map(|name| ("name", Value::from(name))));
+    fields.extend(message.reasoning_content.as_deref().map(|text| ("reasoning_content", Value::from(text))));
+    if !message.tool_calls.is_empty() {
+        fields.push(("tool_calls", message.tool_calls.iter().map(|made| call(made, arguments)).collect()));
+    }
+    fields.extend(message.tool_call_id.as_deref().map(|id| ("tool_call_id", Value::from(id))));
+    Value::from_pairs(fields)
+}
+
+fn call(call: &ToolCall, arguments: Arguments) -> Value {
+    let object = || serde_json::from_str::<serde_json::Value>(&call.arguments).ok().filter(|value| value.is_object());
+    let arguments = match arguments {
+        Arguments::Object => {
+            object().map_or_else(|| Value::from(call.arguments.as_str()), |value| Value::from(Serde(value)))
+        }
+        Arguments::Text => Value::from(call.arguments.as_str()),
+    };
+    let function = Value::from_pairs([("name", Value::from(call.name.as_str())), ("arguments", arguments)]);
+    let fields = [("id", Value::from(call.id.as_str())), ("type", Value::from("function")), ("function", function)];
     Value::from_pairs(fields)
 }
 
 fn size(message: &Message) -> usize {
-    message.role.len() + message.content.as_ref().map_or(0, String::len) + message.name.as_ref().map_or(0, String::len)
+    let texts = [&message.content, &message.name, &message.reasoning_content, &message.tool_call_id];
+    let calls = message.tool_calls.iter().map(|call| call.id.len() + call.name.len() + call.arguments.len());
+    message.role.len() + texts.into_iter().flatten().map(String::len).sum::<usize>() + calls.sum::<usize>()
 }
 
 /// Collects a prompt up to its limit.

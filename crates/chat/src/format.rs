@@ -1,0 +1,214 @@
+//! How models write tool calls: each native format as data.
+//!
+//! Most formats are the same few things with other texts: a marker that opens a call, the tool's name somewhere behind
+//! it, arguments as JSON or as tagged values, a marker that closes it. A [`Format`] says which. What is really
+//! different has code of its own and a variant of [`Syntax`]. The table is in `table`; the reader of all of them in
+//! [`crate::parse`].
+
+mod table;
+
+/// A native format of tool calls.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Format {
+    /// The name under which it can be forced.
+    pub name: &'static str,
+    /// How calls are written.
+    pub(crate) syntax: Syntax,
+    /// Marks around thinking, beside `<think>` and `</think>`.
+    pub(crate) thinking: &'static [Tags],
+    /// Ids of calls.
+    pub(crate) ids: Ids,
+}
+
+/// What opens and what closes something.
+pub(crate) type Tags = (&'static str, &'static str);
+
+/// How calls are written.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Syntax {
+    /// Marked calls in prose.
+    Marked(Marked),
+    /// OpenAI's harmony: messages with channels and recipients.
+    Harmony,
+}
+
+/// Calls that stand between markers, in prose. No marker of a list begins another one.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Marked {
+    /// Any of these begins a call, or a list of calls.
+    pub(crate) open: &'static [&'static str],
+    /// As `open`, but part of the call's head.
+    pub(crate) open_head: &'static [&'static str],
+    /// Any of these ends a call or a list of calls.
+    pub(crate) close: &'static [&'static str],
+    /// A call may begin the answer without being opened.
+    pub(crate) bare: bool,
+    /// What a call is.
+    pub(crate) body: Body,
+}
+
+/// What stands between the markers.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Body {
+    /// One or more objects that hold name and arguments, perhaps in a list.
+    Object,
+    /// One or more objects whose only key is the name, and its value the arguments.
+    KeyedObject,
+    /// A head with the name, then the arguments as JSON.
+    Named(&'static [Pattern]),
+    /// A head with the name, then tagged values.
+    Tagged(Tagged),
+    /// `[name(key=value, …)]` with Python's literals.
+    Python,
+    /// An object that is read whole, and ends the answer: the convention of the emulation.
+    Emulated,
+}
+
+/// Calls whose arguments are written between tags.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Tagged {
+    /// The head, up to the first value.
+    pub(crate) heads: &'static [Pattern],
+    /// What opens a value.
+    pub(crate) values: &'static [Pattern],
+    /// What closes a value.
+    pub(crate) close: &'static str,
+    /// What closes the call, if it is not one of [`Marked::close`].
+    pub(crate) end: &'static str,
+    /// One newline on either side of a value is layout.
+    pub(crate) newlines: bool,
+}
+
+/// A text with places in it: literal texts and slots, in order. Blanks before a literal are passed over.
+pub(crate) type Pattern = &'static [Part];
+
+/// A part of a [`Pattern`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// This text.
+    Text(&'static str),
+    /// A tool's name.
+    Name,
+    /// An argument's name.
+    Key,
+    /// A call's id.
+    Id,
+    /// Letters or digits that do not matter.
+    Any,
+    /// `true` where the value is a string, `false` where it is JSON.
+    IsString,
+}
+
+/// Which ids calls have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ids {
+    /// Ours.
+    Ours,
+    /// Those that the model writes.
+    Model,
+    /// Nine letters or digits; templates of this family refuse others.
+    Nine,
+}
+
+impl Format {
+    /// The format of this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        let name = table::ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| name);
+        Self::all().find(|format| format.name == name)
+    }
+
+    /// All formats, in the order in which a template is tried for them.
+    pub fn all() -> impl Iterator<Item = &'static Self> {
+        table::FORMATS.iter()
+    }
+
+    /// The texts that make the structure of this format. Where they are special tokens of a vocabulary, their text has
+    /// to reach the parser all the same.
+    pub fn markers(&self) -> Vec<&'static str> {
+        let mut markers: Vec<&'static str> = self.thinking.iter().flat_map(|(open, close)| [*open, *close]).collect();
+        markers.extend(["<think>", "</think>"]);
+        match &self.syntax {
+            Syntax::Harmony => markers.extend(crate::parse::HARMONY_MARKERS),
+            Syntax::Marked(marked) => {
+                markers.extend(marked.open.iter().chain(marked.open_head).chain(marked.close));
+                let patterns: Vec<Pattern> = match &marked.body {
+                    Body::Named(heads) => heads.to_vec(),
+                    Body::Tagged(tagged) => {
+                        markers.extend([tagged.close, tagged.end]);
+                        tagged.heads.iter().chain(tagged.values).copied().collect()
+                    }
+                    _ => Vec::new(),
+                };
+                markers.extend(patterns.into_iter().flatten().filter_map(|part| match part {
+                    Part::Text(text) => Some(*text),
+                    _ => None,
+                }));
+            }
+        }
+        markers.retain(|marker| !marker.is_empty());
+        markers
+    }
+}
+
+/// The convention of the emulation.
+pub(crate) static EMULATED: Format = Format {
+    name: "emulated",
+    syntax: Syntax::Marked(Marked {
+        open: &[EMULATED_MARKER],
+        open_head: &[],
+        close: &[],
+        bare: false,
+        body: Body::Emulated,
+    }),
+    thinking: &[("[THINK]", "[/THINK]")],
+    ids: Ids::Ours,
+};
+
+/// What begins a call in the emulation.
+pub(crate) const EMULATED_MARKER: &str = "TOOL_CALL";
+
+/// No calls at all.
+pub(crate) static PROSE: Format = Format {
+    name: "none",
+    syntax: Syntax::Marked(Marked { open: &[], open_head: &[], close: &[], bare: false, body: Body::Object }),
+    thinking: &[("[THINK]", "[/THINK]")],
+    ids: Ids::Ours,
+};
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_found() {
+        let names: HashSet<_> = Format::all().map(|format| format.name).collect();
+        assert_eq!(names.len(), Format::all().count());
+        for format in Format::all() {
+            assert_eq!(Format::named(format.name), Some(format));
+        }
+        for (alias, name) in table::ALIASES {
+            assert!(!names.contains(alias), "{alias}");
+            assert_eq!(Format::named(alias).map(|format| format.name), Some(*name));
+        }
+        assert_eq!(Format::named("nonsense"), None);
+    }
+
+    #[test]
+    fn no_marker_begins_another() {
+        for format in Format::all() {
+            let Syntax::Marked(marked) = &format.syntax else { continue };
+            let openers: Vec<_> = marked.open.iter().chain(marked.open_head).collect();
+            for list in [openers, marked.close.iter().collect()] {
+                for (i, a) in list.iter().enumerate() {
+                    assert!(
+                        !list.iter().enumerate().any(|(j, b)| i != j && b.starts_with(**a)),
+                        "{}: {a}",
+                        format.name
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! The head of a call that is a JSON object, read as far as the tool's name and the place of its arguments.
+
+use std::ops::Range;
+
+/// Fields that name the tool, and those that hold its arguments, over all formats.
+const NAMES: [&str; 3] = ["name", "tool_name", "tool"];
+const ARGUMENTS: [&str; 4] = ["arguments", "parameters", "args", "input"];
+/// A wrapper around the two, as in the API's own shape.
+const WRAPPER: &str = "function";
+/// Deepest wrapping.
+const MAX_WRAPPED: usize = 4;
+
+/// What the beginning of a text is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Head {
+    /// Perhaps a call: more text is needed.
+    More,
+    /// No call.
+    No,
+    /// A call of `name`. `open` objects are to be closed behind the place where reading goes on.
+    Call {
+        /// The tool.
+        name: String,
+        /// The arguments.
+        arguments: Place,
+        /// Where to read on: at the arguments, or behind what was read.
+        next: usize,
+        /// Objects that are open there.
+        open: usize,
+    },
+}
+
+/// Where a call's arguments are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// At the place where reading goes on.
+    Next,
+    /// They came before the name.
+    Before(Range<usize>),
+    /// There are none.
+    Absent,
+}
+
+/// Reads the head of the object that begins at byte `at` of `text`. `keyed`: the object's first key is the tool's name,
+/// and its value the arguments.
+pub(crate) fn head(text: &str, at: usize, keyed: bool) -> Head {
+    let bytes = text.as_bytes();
+    let mut scan = Scan { text, bytes, at, open: 0, name: None, before: None };
+    match scan.object(keyed) {
+        Ok(head) => head,
+        Err(Stuck::More) => Head::More,
+        Err(Stuck::No) => Head::No,
+    }
+}
+
+enum Stuck {
+    More,
+    No,
+}
+
+struct Scan<'a> {
+    text: &'a str,
+    bytes: &'a [u8],
+    at: usize,
+    open: usize,
+    name: Option<String>,
+    before: Option<Range<usize>>,
+}
+
+impl Scan<'_> {
+    fn object(&mut self, keyed: bool) -> Result<Head, Stuck> {
+        self.expect(b'{')?;
+        self.open += 1;
+        loop {
+            match self.peek()? {
+                b'}' => {
+                    self.at += 1;
+                    self.open -= 1;
+                    if self.open == 0 {
+                        return self.ended();
+                    }
+                    continue;
+                }
+                b',' => {
+                    self.at += 1;
+                    continue;
+                }
+                b'"' => {}
+                _ => return Err(Stuck::No),
+            }
+            let key = self.string()?;
+            self.expect(b':')?;
+            let first = self.peek()?;
+            if keyed {
+                return Ok(self.call(key, Place::Next));
+            }
+            if ARGUMENTS.contains(&key.as_str()) {
+                if let Some(name) = self.name.take() {
+                    return Ok(self.call(name, Place::Next));
+                }
+                let start = self.at;
+                self.value()?;
+                self.before = Some(start..self.at);
+            } else if (NAMES.contains(&key.as_str()) || key == WRAPPER) && first == b'"' {
+                let name = self.string()?;
+                if let Some(before) = self.before.take() {
+                    return Ok(self.call(name, Place::Before(before)));
+                }
+                self.name = Some(name);
+            } else if key == WRAPPER && first == b'{' && self.open < MAX_WRAPPED {
+                self.at += 1;
+                self.open += 1;
+            } else {
+                self.value()?;
+            }
+        }
+    }
+
+    fn call(&self, name: String, arguments: Place) -> Head {
+        Head::Call { name, arguments, next: self.at, open: self.open }
+    }
+
+    fn ended(&mut self) -> Result<Head, Stuck> {
+        let name = self.name.take().ok_or(Stuck::No)?;
+        Ok(self.call(name, Place::Absent))
+    }
+
+    /// The next byte that is no blank.
+    fn peek(&mut self) -> Result<u8, Stuck> {
+        while self.bytes.get(self.at).is_some_and(u8::is_ascii_whitespace) {
+            self.at += 1;
+        }
+        self.bytes.get(self.at).copied().ok_or(Stuck::More)
+    }
+
+    fn expect(&mut self, byte: u8) -> Result<(), Stuck> {
+        if self.peek()? != byte {
+            return Err(Stuck::No);
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn string(&mut self) -> Result<String, Stuck> {
+        let start = self.at;
+        self.skip_string()?;
+        serde_json::from_str(&self.text[start..self.at]).map_err(|_| Stuck::No)
+    }
+
+    fn skip_string(&mut self) -> Result<(), Stuck> {
+        self.at = end_of_string(self.bytes, self.at).ok_or(Stuck::More)?;
+        Ok(())
+    }
+
+    fn value(&mut self) -> Result<(), Stuck> {
+        let mut depth = 0usize;
+        loop {
+            match self.peek()? {
+                b'"' => self.skip_string()?,
+                b'{' | b'[' => {
+                    depth += 1;
+                    self.at += 1;
+                }
+                b'}' | b']' if depth > 0 => {
+                    depth -= 1;
+                    self.at += 1;
+                }
+                b',' | b':' if depth > 0 => self.at += 1,
+                b'}' | b']' | b',' | b':' => return Err(Stuck::No),
+                _ => self.word()?,
+            }
+            if depth == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn word(&mut self) -> Result<(), Stuck> {
+        let ends = |b: &u8| b.is_ascii_whitespace() || b",:{}[]\"".contains(b);
+        let len = self.bytes[self.at..].iter().position(ends).ok_or(Stuck::More)?;
+        self.at += len;
+        Ok(())
+    }
+}
+
+/// Where the string that begins at byte `at` ends.
+fn end_of_string(bytes: &[u8], at: usize) -> Option<usize> {
+    let mut next = at + 1;
+    loop {
+        match bytes.get(next)? {
+            b'"' => return Some(next + 1),
+            b'\\' => next += 2,
+            _ => next += 1,
+        }
+    }
+}
+
+/// Takes what follows the arguments inside the call's object: `open` closing braces, and fields that do not matter.
+/// The bytes taken and how many braces are still missing; `None`: more text is needed to say.
+pub(crate) fn rest(text: &str, mut open: usize) -> Option<(usize, usize)> {
+    let bytes = text.as_bytes();
+    let mut scan = Scan { text, bytes, at: 0, open, name: None, before: None };
+    while open > 0 {
+        let before = scan.at;
+        match scan.peek().ok()? {
+            b'}' => {
+                open -= 1;
+                scan.at += 1;
+            }
+            b',' => scan.at += 1,
+            b'"' => match scan
+                .string()
+                .and_then(|_| scan.expect(b':'))
+                .and_then(|()| scan.peek())
+                .and_then(|_| scan.value())
+            {
+                Ok(()) => {}
+                Err(Stuck::More) => return None,
+                Err(Stuck::No) => return Some((before, open)),
+            },
+            _ => return Some((before, open)),
+        }
+    }
+    Some((scan.at, open))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(name: &str, arguments: Place, next: usize, open: usize) -> Head {
+        Head::Call { name: name.to_owned(), arguments, next, open }
+    }
+
+    #[test]
+    fn a_name_and_the_place_of_the_arguments_are_found() {
+        assert_eq!(head(r#"{"name": "f", "arguments": {"#, 0, false), call("f", Place::Next, 27, 1));
+        assert_eq!(head(r#"{"id":[1,{"name":"x"}],"tool_name":"f","parameters":"#, 0, false), Head::More);
+        assert_eq!(head(r#"{"arguments": {"a": 1}, "name": "f""#, 0, false), call("f", Place::Before(14..22), 35, 1));
+        assert_eq!(head(r#" {"name": "f"}"#, 1, false), call("f", Place::Absent, 14, 0));
+        assert_eq!(
+            head(r#"{"type":"function","function":{"name":"f","arguments":{"#, 0, false),
+            call("f", Place::Next, 54, 2)
+        );
+        assert_eq!(head(r#"{"f": {"#, 0, true), call("f", Place::Next, 6, 1));
+    }
+
+    #[test]
+    fn what_is_no_call_is_seen_as_soon_as_it_ends() {
+        assert_eq!(head(r#"{"version": 1"#, 0, false), Head::More);
+        assert_eq!(head(r#"{"version": 1}"#, 0, false), Head::No);
+        assert_eq!(head("{x", 0, false), Head::No);
+        assert_eq!(head("x", 0, false), Head::No);
+    }
+
+    #[test]
+    fn the_rest_of_the_object_is_taken() {
+        assert_eq!(rest(r#", "id": "a}b" } x"#, 1), Some((15, 0)));
+        assert_eq!(rest(r#"}"#, 2), None);
+        assert_eq!(rest("} </tool_call>", 2), Some((1, 1)));
+    }
+}

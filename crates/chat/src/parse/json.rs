@@ -1,0 +1,531 @@
+//! JSON as models write it, turned into JSON as clients read it, character by character.
+//!
+//! Valid JSON comes out byte for byte. What is not becomes the nearest that is: raw control characters are escaped,
+//! Python's literals and quotes mapped, a trailing comma left out, bare words quoted. So what comes out, once the value
+//! is complete, is always JSON; and it does not depend on how the input is cut.
+
+use std::mem;
+
+/// Deepest nesting; `serde_json` reads no deeper either.
+const MAX_DEPTH: usize = 120;
+
+/// What becomes of one character.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// Part of the value, which goes on.
+    More,
+    /// The value's last character.
+    Done,
+    /// No longer part of the value, which is complete.
+    DoneBefore,
+    /// Too deep.
+    Fail,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Value,
+    Key,
+    Colon,
+    After,
+    /// A bare word or number, kept in `token`.
+    Scalar {
+        key: bool,
+    },
+    Text {
+        quote: char,
+        key: bool,
+    },
+    /// Behind a quote that ends a text if what follows says so; blanks since are in `token`.
+    Quote {
+        quote: char,
+        key: bool,
+    },
+    /// Behind a backslash; what follows it is in `token`.
+    Escape {
+        quote: char,
+        key: bool,
+    },
+    Complete,
+}
+
+/// Reads one value.
+#[derive(Clone, Debug)]
+pub(crate) struct Transcoder {
+    state: State,
+    /// The open brackets.
+    open: Vec<char>,
+    token: String,
+    /// Blanks and a comma whose fate the next character decides.
+    pending: String,
+    /// The first half of a surrogate pair, escaped.
+    surrogate: Option<String>,
+    broken: bool,
+}
+
+impl Transcoder {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: State::Value,
+            open: Vec::new(),
+            token: String::new(),
+            pending: String::new(),
+            surrogate: None,
+            broken: false,
+        }
+    }
+
+    /// Whether the input was more than badly escaped or Pythonic: what came out is a guess.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Whether the next character is not part of a text.
+    pub(crate) fn is_between(&self) -> bool {
+        !matches!(self.state, State::Text { .. } | State::Escape { .. })
+    }
+
+    /// Takes the next character.
+    pub(crate) fn push(&mut self, c: char, out: &mut String) -> Flow {
+        match self.state {
+            State::Value => self.value(c, out),
+            State::Key => self.key(c, out),
+            State::Colon => self.colon(c, out),
+            State::After => self.after(c, out),
+            State::Scalar { key } => self.scalar(c, key, out),
+            State::Text { quote, key } => self.text(c, quote, key, out),
+            State::Quote { quote, key } => self.quote(c, quote, key, out),
+            State::Escape { quote, key } => self.escape(c, quote, key, out),
+            State::Complete => Flow::DoneBefore,
+        }
+    }
+
+    /// Ends the value here: closes all that is open.
+    pub(crate) fn close(&mut self, out: &mut String) {
+        if let State::Scalar { key } = self.state {
+            self.end_scalar(key, out);
+        }
+        if let State::Escape { quote, key } = self.state {
+            self.abandon_escape(out);
+            self.state = State::Text { quote, key };
+        }
+        self.end_surrogate(out);
+        if let State::Text { key, .. } | State::Quote { key, .. } = self.state {
+            out.push('"');
+            self.state = if key { State::Colon } else { State::After };
+        }
+        if self.state == State::Colon {
+            out.push_str(": null");
+        } else if self.state == State::Value && (self.open.last() == Some(&'{') || self.open.is_empty()) {
+            out.push_str("null");
+        }
+        self.pending.clear();
+        while let Some(bracket) = self.open.pop() {
+            out.push(closing(bracket));
+        }
+        self.state = State::Complete;
+    }
+
+    fn value(&mut self, c: char, out: &mut String) -> Flow {
+        match c {
+            _ if c.is_whitespace() => self.pending.push(c),
+            '{' | '[' => return self.open_bracket(c, out),
+            '"' | '\'' => {
+                self.flush(out);
+                out.push('"');
+                self.state = State::Text { quote: c, key: false };
+            }
+            ']' if self.open.last() == Some(&'[') => return self.close_bracket(out),
+            '}' | ']' if self.open.is_empty() => return self.complete_empty(out),
+            '}' | ']' => {
+                self.broken = true;
+                self.flush(out);
+                out.push_str("null");
+                return self.close_bracket(out);
+            }
+            ',' | ':' => self.broken = true,
+            _ => {
+                self.flush(out);
+                self.token.push(c);
+                self.state = State::Scalar { key: false };
+            }
+        }
+        Flow::More
+    }
+
+    fn complete_empty(&mut self, out: &mut String) -> Flow {
+        self.broken = true;
+        out.push_str("null");
+        self.state = State::Complete;
+        Flow::DoneBefore
+    }
+
+    fn key(&mut self, c: char, out: &mut String) -> Flow {
+        match c {
+            _ if c.is_whitespace() => self.pending.push(c),
+            '"' | '\'' => {
+                self.flush(out);
+                out.push('"');
+                self.state = State::Text { quote: c, key: true };
+            }
+            '}' | ']' => return self.close_bracket(out),
+            ',' | ':' => self.broken = true,
+            _ => {
+                self.broken = true;
+                self.flush(out);
+                self.token.push(c);
+                self.state = State::Scalar { key: true };
+            }
+        }
+        Flow::More
+    }
+
+    fn colon(&mut self, c: char, out: &mut String) -> Flow {
+        match c {
+            _ if c.is_whitespace() => self.pending.push(c),
+            ':' => {
+                self.flush(out);
+                out.push(':');
+                self.state = State::Value;
+            }
+            _ => {
+                self.broken = true;
+                self.pending.clear();
+                out.push(':');
+                self.state = State::Value;
+                return self.value(c, out);
+            }
+        }
+        Flow::More
+    }
+
+    fn after(&mut self, c: char, out: &mut String) -> Flow {
+        match c {
+            _ if self.open.is_empty() => {
+                self.state = State::Complete;
+                return Flow::DoneBefore;
+            }
+            _ if c.is_whitespace() => self.pending.push(c),
+            ',' => {
+                self.pending.push(c);
+                self.state = if self.open.last() == Some(&'{') { State::Key } else { State::Value };
+            }
+            '}' | ']' => return self.close_bracket(out),
+            ':' => self.broken = true,
+            _ => {
+                self.broken = true;
+                self.pending.insert(0, ',');
+                self.state = if self.open.last() == Some(&'{') { State::Key } else { State::Value };
+                return self.push(c, out);
+            }
+        }
+        Flow::More
+    }
+
+    fn scalar(&mut self, c: char, key: bool, out: &mut String) -> Flow {
+        // Behind a keyword's value there is a bracket of the call.
+        let ends = matches!(c, ',' | '}' | ']' | '\n') || (key && c == ':') || (self.open.is_empty() && c == ')');
+        if !ends {
+            self.token.push(c);
+            return Flow::More;
+        }
+        self.end_scalar(key, out);
+        self.push(c, out)
+    }
+
+    fn end_scalar(&mut self, key: bool, out: &mut String) {
+        let token = mem::take(&mut self.token);
+        let word = token.trim_end();
+        if key {
+            out.push_str(&quoted(word));
+            self.state = State::Colon;
+        } else {
+            match word {
+                "True" => out.push_str("true"),
+                "False" => out.push_str("false"),
+                "None" => out.push_str("null"),
+                _ if is_json_scalar(word) => out.push_str(word),
+                _ => {
+                    self.broken = true;
+                    out.push_str(&quoted(word));
+                }
+            }
+            self.state = State::After;
+        }
+        self.pending.push_str(&token[word.len()..]);
+    }
+
+    fn text(&mut self, c: char, quote: char, key: bool, out: &mut String) -> Flow {
+        if c == '\\' {
+            self.state = State::Escape { quote, key };
+            return Flow::More;
+        }
+        self.end_surrogate(out);
+        if c == quote {
+            self.state = State::Quote { quote, key };
+        } else {
+            escape_into(c, out);
+        }
+        Flow::More
+    }
+
+    /// Behind a valid text's last quote there is always one of these; else the quote was part of the text.
+    fn quote(&mut self, c: char, quote: char, key: bool, out: &mut String) -> Flow {
+        if self.open.is_empty() {
+            out.push('"');
+            self.state = State::Complete;
+            return Flow::DoneBefore;
+        }
+        if c.is_whitespace() {
+            self.token.push(c);
+            return Flow::More;
+        }
+        let blanks = mem::take(&mut self.token);
+        if matches!(c, ',' | '}' | ']') || (key && c == ':') {
+            out.push('"');
+            self.pending.push_str(&blanks);
+            self.state = if key { State::Colon } else { State::After };
+            return self.push(c, out);
+        }
+        self.broken = true;
+        escape_into(quote, out);
+        blanks.chars().for_each(|blank| escape_into(blank, out));
+        self.state = State::Text { quote, key };
+        self.text(c, quote, key, out)
+    }
+
+    fn escape(&mut self, c: char, quote: char, key: bool, out: &mut String) -> Flow {
+        let in_text = State::Text { quote, key };
+        if self.token.is_empty() {
+            if c == 'u' {
+                self.token.push(c);
+                return Flow::More;
+            }
+            self.end_surrogate(out);
+            self.state = in_text;
+            match c {
+                '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't' => out.extend(['\\', c]),
+                '\'' => out.push(c),
+                _ => {
+                    out.push_str("\\\\");
+                    escape_into(c, out);
+                }
+            }
+            return Flow::More;
+        }
+        if !c.is_ascii_hexdigit() {
+            self.abandon_escape(out);
+            self.state = in_text;
+            return self.text(c, quote, key, out);
+        }
+        self.token.push(c);
+        if self.token.len() == 5 {
+            let token = mem::take(&mut self.token);
+            self.unicode(token, out);
+            self.state = in_text;
+        }
+        Flow::More
+    }
+
+    /// A complete `uXXXX`. Half a surrogate pair is no text.
+    fn unicode(&mut self, token: String, out: &mut String) {
+        match u32::from_str_radix(&token[1..], 16).unwrap_or(0) {
+            0xd800..=0xdbff => {
+                self.end_surrogate(out);
+                self.surrogate = Some(token);
+            }
+            0xdc00..=0xdfff => match self.surrogate.take() {
+                Some(first) => out.extend(["\\", first.as_str(), "\\", token.as_str()]),
+                None => out.push_str("\\ufffd"),
+            },
+            _ => {
+                self.end_surrogate(out);
+                out.extend(["\\", token.as_str()]);
+            }
+        }
+    }
+
+    fn abandon_escape(&mut self, out: &mut String) {
+        self.end_surrogate(out);
+        out.push_str("\\\\");
+        out.push_str(&mem::take(&mut self.token));
+    }
+
+    fn end_surrogate(&mut self, out: &mut String) {
+        if self.surrogate.take().is_some() {
+            out.push_str("\\ufffd");
+        }
+    }
+
+    fn open_bracket(&mut self, c: char, out: &mut String) -> Flow {
+        if self.open.len() >= MAX_DEPTH {
+            self.broken = true;
+            return Flow::Fail;
+        }
+        self.flush(out);
+        out.push(c);
+        self.open.push(c);
+        self.state = if c == '{' { State::Key } else { State::Value };
+        Flow::More
+    }
+
+    fn close_bracket(&mut self, out: &mut String) -> Flow {
+        // What is left of the pending is a comma too many.
+        let pending = mem::take(&mut self.pending);
+        out.extend(pending.chars().filter(|c| *c != ','));
+        let Some(bracket) = self.open.pop() else { return Flow::DoneBefore };
+        out.push(closing(bracket));
+        if self.open.is_empty() {
+            self.state = State::Complete;
+            return Flow::Done;
+        }
+        self.state = State::After;
+        Flow::More
+    }
+
+    fn flush(&mut self, out: &mut String) {
+        // JSON knows four blanks; Unicode knows more.
+        out.extend(self.pending.drain(..).map(|c| if c == ',' || c.is_ascii_whitespace() { c } else { ' ' }));
+    }
+}
+
+/// The nearest JSON of the whole of `text`; `None` where that would be a guess, or more than one value.
+pub(crate) fn mended(text: &str) -> Option<String> {
+    let mut transcoder = Transcoder::new();
+    let mut out = String::new();
+    let mut rest = text.trim().chars();
+    for c in rest.by_ref() {
+        match transcoder.push(c, &mut out) {
+            Flow::More => {}
+            Flow::Done => break,
+            Flow::DoneBefore | Flow::Fail => return None,
+        }
+    }
+    if rest.next().is_some() || !transcoder.open.is_empty() {
+        return None;
+    }
+    transcoder.close(&mut out);
+    (!transcoder.broken && serde_json::from_str::<serde::de::IgnoredAny>(&out).is_ok()).then_some(out)
+}
+
+/// `text` as a JSON string.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    text.chars().for_each(|c| escape_into(c, &mut out));
+    out.push('"');
+    out
+}
+
+/// Adds `c` as it stands inside a JSON string.
+pub(crate) fn escape_into(c: char, out: &mut String) {
+    match c {
+        '"' => out.push_str("\\\""),
+        '\\' => out.push_str("\\\\"),
+        '\n' => out.push_str("\\n"),
+        '\r' => out.push_str("\\r"),
+        '\t' => out.push_str("\\t"),
+        c if c < ' ' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+        c => out.push(c),
+    }
+}
+
+fn closing(bracket: char) -> char {
+    if bracket == '{' { '}' } else { ']' }
+}
+
+fn is_json_scalar(word: &str) -> bool {
+    matches!(word, "true" | "false" | "null") || is_number(word)
+}
+
+/// Whether `word` is a number by JSON's grammar.
+pub(crate) fn is_number(word: &str) -> bool {
+    word.starts_with(|c: char| c == '-' || c.is_ascii_digit())
+        && word.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b))
+        && serde_json::from_str::<serde_json::Value>(word).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// All of `text`, closed at its end.
+    fn forced(text: &str) -> String {
+        let (mut transcoder, mut out) = (Transcoder::new(), String::new());
+        for c in text.chars() {
+            if transcoder.push(c, &mut out) != Flow::More {
+                break;
+            }
+        }
+        transcoder.close(&mut out);
+        out
+    }
+
+    #[test]
+    fn json_stays_as_it_is() {
+        for text in [
+            "{}",
+            "{ }",
+            r#"{"a" : [1, -2.5e+3 ,true],"b":{"c":null}  }"#,
+            r#"{"a": "x\"} \\ \u00e9 \ud83d\ude00 é"}"#,
+            "[\n  1\n]",
+        ] {
+            assert_eq!(mended(text).as_deref(), Some(text));
+        }
+    }
+
+    #[test]
+    fn near_json_becomes_json() {
+        assert_eq!(mended("{\"a\": \"x\ny\tz\"}").as_deref(), Some(r#"{"a": "x\ny\tz"}"#));
+        assert_eq!(
+            mended("{'a': True, 'b': [None, 'it\\'s \"x\"']}").as_deref(),
+            Some(r#"{"a": true, "b": [null, "it's \"x\""]}"#)
+        );
+        assert_eq!(mended("{\"a\": [1, 2,],}").as_deref(), Some(r#"{"a": [1, 2]}"#));
+        assert_eq!(mended(r#"{"re": "\d+\ud83d."}"#).as_deref(), Some(r#"{"re": "\\d+\ufffd."}"#));
+    }
+
+    #[test]
+    fn a_guess_says_so() {
+        assert_eq!(mended("{\"a\": foo}"), None);
+        assert_eq!(mended("{\"a\": 1"), None);
+        assert_eq!(mended("{} {}"), None);
+        assert_eq!(forced("{\"a\": foo bar, b: 007}"), r#"{"a": "foo bar", "b": "007"}"#);
+        assert_eq!(forced(r#"{"a": "he said "hi" twice"}"#), r#"{"a": "he said \"hi\" twice"}"#);
+        assert_eq!(forced("{\"a\": [\"b"), r#"{"a": ["b"]}"#);
+        assert_eq!(forced("{\"a\": \"b\" \"c\""), r#"{"a": "b\" \"c"}"#);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_in_json_comes_out(text in "[{}\\[\\]:,\"' \\\\ua0-9truen\n.-]{0,40}") {
+            let out = forced(&text);
+            prop_assert!(serde_json::from_str::<serde_json::Value>(&out).is_ok(), "{text:?} became {out:?}");
+        }
+
+        #[test]
+        fn valid_json_comes_out_byte_for_byte(value in value()) {
+            for text in [serde_json::to_string(&value).unwrap(), serde_json::to_string_pretty(&value).unwrap()] {
+                prop_assert_eq!(mended(&text), Some(text));
+            }
+        }
+    }
+
+    fn value() -> impl Strategy<Value = serde_json::Value> {
+        let leaf = prop_oneof![
+            Just(serde_json::Value::Null),
+            any::<bool>().prop_map(Into::into),
+            any::<i32>().prop_map(Into::into),
+            any::<String>().prop_map(Into::into),
+        ];
+        leaf.prop_recursive(4, 24, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Into::into),
+                prop::collection::vec((".{0,6}", inner), 0..4)
+                    .prop_map(|fields| serde_json::Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+}

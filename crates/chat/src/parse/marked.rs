@@ -1,0 +1,315 @@
+//! Reads answers in which calls stand between markers: all native formats but harmony, and the emulation.
+//!
+//! A state machine over the text that is not given out yet. A step decides only what no further text could change; so
+//! it does not matter how much of that text is there already.
+
+mod arguments;
+mod head;
+mod tagged;
+mod tail;
+
+use mesh_types::FinishReason;
+
+use crate::format::{Body, Format, Marked, Tags};
+use crate::parse::TurnEvent;
+use crate::parse::json::Transcoder;
+use crate::parse::marker::{self, Match};
+use crate::parse::out::{Out, THINKING};
+use crate::tools::Offered;
+use crate::tools::schema::Types;
+
+/// What a code fence is made of.
+const FENCE: &str = "```";
+
+/// What an answer is read with.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    pub(crate) format: &'static Format,
+    pub(crate) marked: &'static Marked,
+    pub(crate) offered: Offered,
+    pub(crate) parallel: bool,
+}
+
+/// Reads one answer.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    setting: Setting,
+    state: State,
+    /// Text that is not given out yet.
+    text: String,
+    /// How the answer ended, once it did: then nothing is waited for.
+    ended: Option<FinishReason>,
+    /// The last character given out as prose.
+    last: Option<char>,
+    /// The answer's beginning was tried as a call without a marker.
+    bare_tried: bool,
+    out: Out,
+}
+
+#[derive(Debug)]
+enum State {
+    Prose,
+    /// Until `close`.
+    Thinking {
+        close: &'static str,
+        /// Something was thought.
+        begun: bool,
+        /// The template opened it.
+        by_prompt: bool,
+    },
+    /// A call may have been opened. If there is none, `taken`, and `least` bytes of what follows, are prose.
+    Head {
+        taken: String,
+        least: usize,
+    },
+    /// In a call's arguments, which are JSON.
+    Json(arguments::Json),
+    /// Behind the arguments, in objects that are still open.
+    Rest {
+        open: usize,
+    },
+    /// Before a value, or the end of the call.
+    Values {
+        tool: String,
+        first: bool,
+    },
+    /// In a value.
+    Value {
+        tool: String,
+        types: Types,
+        fresh: bool,
+    },
+    /// Before `key=`, or the end of the call.
+    Keywords {
+        first: bool,
+    },
+    /// In the value of a keyword.
+    Keyword(Transcoder),
+    /// Behind a call.
+    Tail {
+        /// Its closing marker was there.
+        closed: bool,
+    },
+    /// Nothing that comes matters.
+    Over,
+}
+
+/// What became of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// There may be another.
+    On,
+    /// More text is needed.
+    Wait,
+}
+
+impl Reader {
+    pub(crate) fn new(setting: Setting, prompt: &str, out: Out) -> Self {
+        let end = prompt.trim_end();
+        let open = thinking(setting.format).find(|(open, _)| end.ends_with(open));
+        let state = match open {
+            Some((_, close)) => State::Thinking { close, begun: false, by_prompt: true },
+            None => State::Prose,
+        };
+        Self { setting, state, text: String::new(), ended: None, last: None, bare_tried: false, out }
+    }
+
+    pub(crate) fn push(&mut self, text: &str) -> Vec<TurnEvent> {
+        self.text.push_str(text);
+        self.run();
+        self.out.take()
+    }
+
+    pub(crate) fn finish(&mut self, reason: FinishReason) -> Vec<TurnEvent> {
+        self.ended = Some(reason);
+        self.run();
+        self.out.end();
+        self.out.take()
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        matches!(self.state, State::Over)
+    }
+
+    fn run(&mut self) {
+        while self.step() == Step::On {}
+    }
+
+    fn step(&mut self) -> Step {
+        match &mut self.state {
+            State::Prose => self.prose(),
+            State::Thinking { .. } => self.think(),
+            State::Head { .. } => self.head(),
+            State::Json(_) => self.json(),
+            State::Rest { open } => {
+                let open = *open;
+                self.rest(open)
+            }
+            State::Values { .. } => self.values(),
+            State::Value { .. } => self.value(),
+            State::Keywords { .. } => self.keywords(),
+            State::Keyword(_) => self.keyword(),
+            State::Tail { closed } => {
+                let closed = *closed;
+                self.tail(closed)
+            }
+            State::Over => {
+                self.text.clear();
+                Step::Wait
+            }
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.is_some()
+    }
+
+    /// The rest of an open call is to be made up, not left out.
+    fn is_to_be_closed(&self) -> bool {
+        self.ended == Some(FinishReason::Stop)
+    }
+
+    fn to(&mut self, state: State) -> Step {
+        self.state = state;
+        Step::On
+    }
+
+    /// Gives out the first `len` bytes as prose.
+    fn prose_out(&mut self, len: usize) {
+        let text: String = self.text.drain(..len).collect();
+        self.last = text.chars().next_back().or(self.last);
+        self.out.content(&text);
+    }
+
+    fn openers(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let marked = self.setting.marked;
+        let open = if self.setting.offered.is_empty() { &[] } else { marked.open };
+        let open_head = if self.setting.offered.is_empty() { &[] } else { marked.open_head };
+        open.iter().chain(open_head).copied()
+    }
+
+    /// Whether the answer may begin with a call that nothing opens, here.
+    fn is_bare(&self) -> bool {
+        self.setting.marked.bare && !self.bare_tried && !self.out.has_begun() && !self.setting.offered.is_empty()
+    }
+
+    fn prose(&mut self) -> Step {
+        if self.is_bare() {
+            match self.text.trim_start().chars().next() {
+                None => return Step::Wait,
+                Some('{' | '[') => {
+                    self.bare_tried = true;
+                    self.prose_out(marker::blank(&self.text));
+                    return self.to(State::Head { taken: String::new(), least: 1 });
+                }
+                Some(_) if self.starts_with_marker() == Match::No => self.bare_tried = true,
+                Some(_) => {}
+            }
+        }
+        let thinking: Vec<Tags> = thinking(self.setting.format).collect();
+        let markers = || self.openers().chain(thinking.iter().map(|(open, _)| *open));
+        let Some((at, found)) = marker::find(&self.text, markers()) else {
+            let held = if self.has_ended() { 0 } else { self.held(markers()) };
+            let free = self.text.len() - held;
+            self.prose_out(free);
+            return Step::Wait;
+        };
+        if let Some((_, close)) = thinking.iter().find(|(open, _)| *open == found) {
+            self.prose_out(at);
+            // Mentioned, not meant.
+            if self.last.is_some_and(|last| "`\"'".contains(last)) {
+                self.prose_out(found.len());
+                return Step::On;
+            }
+            self.text.drain(..found.len());
+            return self.to(State::Thinking { close, begun: false, by_prompt: false });
+        }
+        let fence = if self.is_emulated() { fence_before(&self.text[..at]) } else { 0 };
+        self.prose_out(at - fence);
+        if self.setting.marked.open_head.contains(&found) {
+            return self.to(State::Head { taken: String::new(), least: found.len() });
+        }
+        let taken = self.text.drain(..fence + found.len()).collect();
+        self.to(State::Head { taken, least: 0 })
+    }
+
+    /// Whether the text begins with something that opens a call or thinking.
+    fn starts_with_marker(&self) -> Match {
+        let thinking = thinking(self.setting.format).map(|(open, _)| open);
+        marker::starts_any(self.text.trim_start(), self.openers().chain(thinking))
+    }
+
+    /// Bytes at the end that may belong to a marker, or to a fence around one.
+    fn held(&self, markers: impl Iterator<Item = &'static str>) -> usize {
+        let held = marker::held(&self.text, markers);
+        if !self.is_emulated() || self.setting.offered.is_empty() {
+            return held;
+        }
+        let before = &self.text[..self.text.len() - held];
+        match fence_before(before) {
+            0 if held == 0 => marker::held(before, [FENCE]),
+            fence => fence + held,
+        }
+    }
+
+    fn is_emulated(&self) -> bool {
+        self.setting.marked.body == Body::Emulated
+    }
+
+    fn think(&mut self) -> Step {
+        let State::Thinking { close, begun, by_prompt } = self.state else { return Step::On };
+        if !begun {
+            self.text.drain(..marker::blank(&self.text));
+            if self.text.is_empty() {
+                return Step::Wait;
+            }
+            if by_prompt {
+                let opens = thinking(self.setting.format).map(|(open, _)| open);
+                match marker::starts_any(&self.text, opens) {
+                    Match::Yes(len) => {
+                        self.text.drain(..len);
+                        return self.to(State::Thinking { close, begun, by_prompt: false });
+                    }
+                    Match::Partial if !self.has_ended() => return Step::Wait,
+                    _ => {}
+                }
+                // A template opened the thinking, and the model does not think. (The emulation's marker is plain text,
+                // and may well be what a thought begins with.)
+                match marker::starts_any(&self.text, self.openers()) {
+                    _ if self.is_emulated() => {}
+                    Match::Yes(_) => {
+                        self.out.end_reasoning();
+                        return self.to(State::Prose);
+                    }
+                    Match::Partial if !self.has_ended() => return Step::Wait,
+                    _ => {}
+                }
+            }
+            return self.to(State::Thinking { close, begun: true, by_prompt });
+        }
+        if let Some(at) = self.text.find(close) {
+            self.out.reasoning(&self.text[..at]);
+            self.text.drain(..at + close.len());
+            self.out.end_reasoning();
+            return self.to(State::Prose);
+        }
+        let held = if self.has_ended() { 0 } else { marker::held(&self.text, [close]) };
+        let free = self.text.len() - held;
+        self.out.reasoning(&self.text[..free]);
+        self.text.drain(..free);
+        Step::Wait
+    }
+}
+
+/// The marks around thinking that count in `format`.
+fn thinking(format: &'static Format) -> impl Iterator<Item = Tags> {
+    std::iter::once(THINKING).chain(format.thinking.iter().copied())
+}
+
+/// Bytes at the end of `text` that open a code fence: three backticks, perhaps a language, and blanks.
+fn fence_before(text: &str) -> usize {
+    let Some(at) = text.rfind(FENCE) else { return 0 };
+    let line = text[at + FENCE.len()..].trim_end();
+    let is_language = line.len() <= 16 && line.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    if is_language { text.len() - at } else { 0 }
+}

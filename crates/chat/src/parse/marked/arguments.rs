@@ -1,0 +1,179 @@
+//! Arguments that are JSON.
+
+use super::{Reader, State, Step};
+use crate::parse::call_json;
+use crate::parse::json::{self, Flow, Transcoder};
+use crate::parse::marker::{self, Match, blank};
+
+/// Arguments that are being read.
+#[derive(Debug)]
+pub(super) struct Json {
+    transcoder: Transcoder,
+    /// Objects that are open around them.
+    open: usize,
+    /// Something of them was there.
+    begun: bool,
+    /// All of them so far, where they are no object and cannot go out as they come.
+    whole: Option<String>,
+}
+
+impl Json {
+    pub(super) fn new(open: usize) -> Self {
+        Self { transcoder: Transcoder::new(), open, begun: false, whole: None }
+    }
+
+    /// Complete arguments as an object where they can be one: models also write the object as a string, or null.
+    pub(super) fn whole(text: &str) -> String {
+        let (mut transcoder, mut out) = (Transcoder::new(), String::new());
+        for c in text.chars() {
+            if transcoder.push(c, &mut out) != Flow::More {
+                break;
+            }
+        }
+        transcoder.close(&mut out);
+        let out = out.trim();
+        match serde_json::from_str(out) {
+            Ok(serde_json::Value::Null) => "{}".to_owned(),
+            Ok(serde_json::Value::String(inner)) if inner.trim().is_empty() => "{}".to_owned(),
+            Ok(serde_json::Value::String(inner)) => {
+                json::mended(&inner).filter(|inner| inner.starts_with('{')).unwrap_or_else(|| out.to_owned())
+            }
+            _ => out.to_owned(),
+        }
+    }
+}
+
+impl Reader {
+    pub(super) fn json(&mut self) -> Step {
+        let State::Json(json) = &mut self.state else { return Step::On };
+        let closers = self.setting.marked.close;
+        let mut done = 0;
+        let mut out = String::new();
+        let mut is_complete = false;
+        for (at, c) in self.text.char_indices() {
+            if json.transcoder.is_between() {
+                match marker::starts_any(&self.text[at..], closers.iter().copied()) {
+                    Match::Yes(_) => is_complete = true,
+                    Match::Partial if self.ended.is_none() => break,
+                    _ => {}
+                }
+            }
+            if is_complete {
+                break;
+            }
+            if !json.begun && c.is_whitespace() {
+                done = at + c.len_utf8();
+                continue;
+            }
+            if !json.begun {
+                json.begun = true;
+                json.whole = (c != '{').then(String::new);
+            }
+            let flow = json.transcoder.push(c, &mut out);
+            if flow != Flow::DoneBefore && flow != Flow::Fail {
+                done = at + c.len_utf8();
+            }
+            is_complete = flow != Flow::More;
+            if is_complete {
+                break;
+            }
+        }
+        self.text.drain(..done);
+        let is_over = is_complete || (self.ended == Some(mesh_types::FinishReason::Stop));
+        if is_over && json.begun {
+            json.transcoder.close(&mut out);
+        }
+        match &mut json.whole {
+            None => self.out.arguments(&out),
+            Some(whole) => whole.push_str(&out),
+        }
+        if !is_over {
+            return if self.has_ended() { self.to(State::Over) } else { Step::Wait };
+        }
+        match (&json.whole, json.begun) {
+            (_, false) => self.out.arguments("{}"),
+            (Some(whole), true) => self.out.arguments(&Json::whole(whole)),
+            (None, true) => {}
+        }
+        let open = json.open;
+        self.to(State::Rest { open })
+    }
+
+    pub(super) fn rest(&mut self, open: usize) -> Step {
+        match call_json::rest(&self.text, open) {
+            Some((taken, _)) => {
+                self.text.drain(..taken);
+            }
+            None if self.has_ended() => {
+                self.text.clear();
+            }
+            None => return Step::Wait,
+        }
+        self.to(State::Tail { closed: false })
+    }
+
+    /// `name(` was read.
+    pub(super) fn keywords(&mut self) -> Step {
+        let State::Keywords { first } = self.state else { return Step::On };
+        let at = self.text.len() - self.text.trim_start_matches(|c: char| c.is_whitespace() || c == ',').len();
+        let rest = &self.text[at..];
+        let word = rest.find(|c: char| !(c.is_alphanumeric() || c == '_'));
+        match word {
+            Some(len) if len > 0 => {
+                let equals = len + blank(&rest[len..]);
+                match rest[equals..].chars().next() {
+                    Some('=') => {
+                        let key = json::quoted(&rest[..len]);
+                        let before = if first { "{" } else { ", " };
+                        self.out.arguments(&format!("{before}{key}: "));
+                        self.text.drain(..at + equals + 1);
+                        return self.to(State::Keyword(Transcoder::new()));
+                    }
+                    None if !self.has_ended() => return Step::Wait,
+                    _ => {}
+                }
+            }
+            None if !self.has_ended() => return Step::Wait,
+            _ => {}
+        }
+        if self.text.is_empty() && !self.is_to_be_closed() {
+            return self.to(State::Over);
+        }
+        let is_end = rest.starts_with(')');
+        self.text.drain(..at + usize::from(is_end));
+        self.out.arguments(if first { "{}" } else { "}" });
+        self.to(State::Tail { closed: false })
+    }
+
+    pub(super) fn keyword(&mut self) -> Step {
+        let State::Keyword(transcoder) = &mut self.state else { return Step::On };
+        let (mut done, mut out, mut is_complete) = (0, String::new(), false);
+        for (at, c) in self.text.char_indices() {
+            let flow = transcoder.push(c, &mut out);
+            if flow != Flow::DoneBefore && flow != Flow::Fail {
+                done = at + c.len_utf8();
+            }
+            is_complete = flow != Flow::More;
+            if is_complete {
+                break;
+            }
+        }
+        self.text.drain(..done);
+        if !is_complete && self.is_to_be_closed_now() {
+            is_complete = true;
+        }
+        if is_complete && let State::Keyword(transcoder) = &mut self.state {
+            transcoder.close(&mut out);
+        }
+        self.out.arguments(out.trim_start());
+        match (is_complete, self.has_ended()) {
+            (true, _) => self.to(State::Keywords { first: false }),
+            (false, true) => self.to(State::Over),
+            (false, false) => Step::Wait,
+        }
+    }
+
+    fn is_to_be_closed_now(&self) -> bool {
+        self.text.is_empty() && self.is_to_be_closed()
+    }
+}

@@ -1,0 +1,206 @@
+//! From an opening marker to the tool's name.
+
+use super::arguments::Json;
+use super::{FENCE, Reader, State, Step};
+use crate::format::Body;
+use crate::parse::call_json::{self, Head, Place};
+use crate::parse::json::{Flow, Transcoder};
+use crate::parse::marker::{self, Match, blank};
+use crate::parse::pattern::{self, Found, Slots};
+
+/// A call whose name is known.
+struct Call {
+    name: String,
+    id: String,
+    /// Bytes up to where reading goes on.
+    len: usize,
+    then: Then,
+}
+
+enum Then {
+    /// JSON, in so many open objects.
+    Json(usize),
+    Values,
+    Keywords,
+    /// The arguments are known; so many objects are open behind them.
+    Whole(String, usize),
+}
+
+enum Seen {
+    Call(Call),
+    More,
+    No,
+}
+
+impl Reader {
+    pub(super) fn head(&mut self) -> Step {
+        let seen = match self.opening() {
+            Some(at) => self.call(at),
+            None => Seen::More,
+        };
+        match seen {
+            Seen::Call(call) if self.setting.offered.has(&call.name) => self.begin(call),
+            Seen::More if !self.has_ended() => Step::Wait,
+            _ => self.no_call(),
+        }
+    }
+
+    /// What looked like a call is prose.
+    fn no_call(&mut self) -> Step {
+        let State::Head { taken, least } = std::mem::replace(&mut self.state, State::Prose) else { return Step::On };
+        if self.is_emulated() && self.out.calls() > 0 {
+            return self.to(State::Over);
+        }
+        let len = least.min(self.text.len());
+        self.text.insert_str(0, &taken);
+        self.prose_out(taken.len() + len);
+        Step::On
+    }
+
+    /// Where the call itself begins: behind more opening markers, blanks, brackets and fences. `None`: not there yet.
+    fn opening(&self) -> Option<usize> {
+        let text = &self.text;
+        let body = &self.setting.marked.body;
+        let is_json = matches!(body, Body::Object | Body::KeyedObject);
+        let mut at = 0;
+        loop {
+            at += blank(&text[at..]);
+            let rest = &text[at..];
+            if rest.is_empty() {
+                return None;
+            }
+            if (is_json || self.is_emulated())
+                && let Some(len) = fence(rest)?
+            {
+                at += len;
+                continue;
+            }
+            if (is_json || *body == Body::Python) && rest.starts_with('[')
+                || self.is_emulated() && rest.starts_with(':')
+            {
+                at += 1;
+                continue;
+            }
+            if self.is_emulated() {
+                return Some(at);
+            }
+            match marker::starts_any(rest, self.setting.marked.open.iter().copied()) {
+                Match::Yes(len) => at += len,
+                Match::Partial => return None,
+                Match::No => return Some(at),
+            }
+        }
+    }
+
+    fn call(&self, at: usize) -> Seen {
+        match &self.setting.marked.body {
+            Body::Object => self.object(at, false),
+            Body::KeyedObject => self.object(at, true),
+            Body::Named(heads) => self.named(pattern::any(heads, &self.text[at..]), at, Then::Json(0)),
+            Body::Tagged(tagged) => self.named(pattern::any(tagged.heads, &self.text[at..]), at, Then::Values),
+            Body::Python => self.python(at),
+            Body::Emulated => self.emulated(at),
+        }
+    }
+
+    fn object(&self, at: usize, keyed: bool) -> Seen {
+        match call_json::head(&self.text, at, keyed) {
+            Head::More => Seen::More,
+            Head::No => Seen::No,
+            Head::Call { name, arguments, next, open } => {
+                let then = match arguments {
+                    Place::Next => Then::Json(open),
+                    Place::Before(range) => Then::Whole(Json::whole(&self.text[range]), open),
+                    Place::Absent => Then::Whole("{}".to_owned(), open),
+                };
+                Seen::Call(Call { name, id: String::new(), len: next, then })
+            }
+        }
+    }
+
+    fn named(&self, found: Found, at: usize, then: Then) -> Seen {
+        match found {
+            Found::Partial => Seen::More,
+            Found::No => Seen::No,
+            Found::Yes(len, Slots { name, id, .. }) => {
+                // In Kimi's `functions.get_weather:0` the id holds the name.
+                let name = if name.is_empty() { name_in(&id) } else { name };
+                Seen::Call(Call { name, id, len: at + len, then })
+            }
+        }
+    }
+
+    fn python(&self, at: usize) -> Seen {
+        let text = &self.text[at..];
+        match text.find(|c: char| !(c.is_alphanumeric() || "_-.".contains(c))) {
+            None => Seen::More,
+            Some(len) if len > 0 && text[len..].starts_with('(') => {
+                let name = text[..len].to_owned();
+                Seen::Call(Call { name, id: String::new(), len: at + len + 1, then: Then::Keywords })
+            }
+            Some(_) => Seen::No,
+        }
+    }
+
+    /// The object is read whole before it is believed.
+    fn emulated(&self, at: usize) -> Seen {
+        if !self.text[at..].starts_with('{') {
+            return Seen::No;
+        }
+        let (mut transcoder, mut object) = (Transcoder::new(), String::new());
+        for (offset, c) in self.text[at..].char_indices() {
+            let flow = transcoder.push(c, &mut object);
+            if transcoder.is_broken() || flow == Flow::Fail {
+                return Seen::No;
+            }
+            if flow == Flow::Done {
+                return complete(&object, at + offset + c.len_utf8());
+            }
+        }
+        Seen::More
+    }
+
+    fn begin(&mut self, call: Call) -> Step {
+        self.text.drain(..call.len);
+        self.out.call(&call.name, &call.id);
+        let next = match call.then {
+            Then::Json(open) => State::Json(Json::new(open)),
+            Then::Values => State::Values { tool: call.name, first: true },
+            Then::Keywords => State::Keywords { first: true },
+            Then::Whole(arguments, open) => {
+                self.out.arguments(&arguments);
+                State::Rest { open }
+            }
+        };
+        self.to(next)
+    }
+}
+
+/// A call that is complete in `object`.
+fn complete(object: &str, len: usize) -> Seen {
+    let Head::Call { name, arguments, next, .. } = call_json::head(object, 0, false) else { return Seen::No };
+    let arguments = match arguments {
+        Place::Absent => "{}".to_owned(),
+        Place::Before(range) => Json::whole(&object[range]),
+        Place::Next => Json::whole(&object[next..]),
+    };
+    Seen::Call(Call { name, id: String::new(), len, then: Then::Whole(arguments, 0) })
+}
+
+/// The length of a fence's opening at the beginning of `text`, language included; `Some(None)`: there is none; `None`:
+/// not to be said yet.
+pub(super) fn fence(text: &str) -> Option<Option<usize>> {
+    match marker::starts(text, FENCE) {
+        Match::No => Some(None),
+        Match::Partial => None,
+        Match::Yes(len) => {
+            let word = text[len..].find(|c: char| !c.is_ascii_alphanumeric())?;
+            Some(Some(len + word))
+        }
+    }
+}
+
+fn name_in(id: &str) -> String {
+    let name = id.rsplit_once(':').map_or(id, |(name, _)| name);
+    name.strip_prefix("functions.").unwrap_or(name).to_owned()
+}

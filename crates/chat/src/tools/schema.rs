@@ -1,0 +1,163 @@
+//! What a JSON schema says about the type of one argument, and arguments written as plain text.
+
+use serde_json::Value;
+
+use crate::parse::json;
+
+/// Longest chain of references and combinations that is followed; a schema may refer to itself.
+const MAX_DEPTH: usize = 8;
+
+/// The types that a schema allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Types(u8);
+
+const STRING: u8 = 1;
+const INTEGER: u8 = 2;
+const NUMBER: u8 = 4;
+const BOOLEAN: u8 = 8;
+const NULL: u8 = 16;
+const OBJECT: u8 = 32;
+const ARRAY: u8 = 64;
+
+impl Types {
+    /// The schema says nothing.
+    pub(crate) const UNKNOWN: Self = Self(0);
+    /// Everything but a string: a value that is marked as JSON.
+    pub(crate) const JSON: Self = Self(INTEGER | NUMBER | BOOLEAN | NULL | OBJECT | ARRAY);
+    /// A string.
+    pub(crate) const STRING: Self = Self(STRING);
+
+    /// Whether the value is a string, whatever its text.
+    pub(crate) fn is_string(self) -> bool {
+        self.0 & !STRING == 0
+    }
+
+    /// `text` as a JSON value of one of these types; a string where it is none of them.
+    pub(crate) fn value(self, text: &str) -> String {
+        let word = text.trim();
+        let has = |types: u8| self.0 & types != 0;
+        let plain = match word {
+            "true" | "True" if has(BOOLEAN) => Some("true".to_owned()),
+            "false" | "False" if has(BOOLEAN) => Some("false".to_owned()),
+            "null" | "None" if has(NULL) => Some("null".to_owned()),
+            _ if has(NUMBER) && json::is_number(word) => Some(word.to_owned()),
+            _ if has(INTEGER) && is_whole(word) => Some(word.to_owned()),
+            _ if has(OBJECT) && word.starts_with('{') || has(ARRAY) && word.starts_with('[') => json::mended(word),
+            _ => None,
+        };
+        plain.unwrap_or_else(|| json::quoted(text))
+    }
+}
+
+fn is_whole(word: &str) -> bool {
+    json::is_number(word) && word.parse::<f64>().is_ok_and(|number| number.fract() == 0.0)
+}
+
+/// What `root`, the schema of an object, says about its property `key`.
+pub(crate) fn property(root: &Value, key: &str) -> Types {
+    let schema = root.get("properties").and_then(|properties| properties.get(key));
+    Types(schema.map_or(0, |schema| types(root, schema, 0)))
+}
+
+fn types(root: &Value, schema: &Value, depth: usize) -> u8 {
+    if depth > MAX_DEPTH {
+        return 0;
+    }
+    let mut found = 0;
+    if let Some(target) = schema.get("$ref").and_then(|reference| resolve(root, reference)) {
+        found |= types(root, target, depth + 1);
+    }
+    match schema.get("type") {
+        Some(Value::String(name)) => found |= named(name),
+        Some(Value::Array(names)) => found |= names.iter().filter_map(Value::as_str).map(named).fold(0, |a, b| a | b),
+        _ => {}
+    }
+    if found == 0 {
+        let values = schema.get("enum").and_then(Value::as_array).into_iter().flatten().chain(schema.get("const"));
+        found |= values.map(of_value).fold(0, |a, b| a | b);
+    }
+    for combination in ["anyOf", "oneOf", "allOf"] {
+        let parts = schema.get(combination).and_then(Value::as_array).into_iter().flatten();
+        found |= parts.map(|part| types(root, part, depth + 1)).fold(0, |a, b| a | b);
+    }
+    found
+}
+
+/// The place that a local reference such as `#/$defs/Stop` means.
+pub(crate) fn resolve<'a>(root: &'a Value, reference: &Value) -> Option<&'a Value> {
+    root.pointer(reference.as_str()?.strip_prefix('#')?)
+}
+
+fn named(name: &str) -> u8 {
+    match name {
+        "string" => STRING,
+        "integer" => INTEGER,
+        "number" => NUMBER | INTEGER,
+        "boolean" => BOOLEAN,
+        "null" => NULL,
+        "object" => OBJECT,
+        "array" => ARRAY,
+        _ => 0,
+    }
+}
+
+fn of_value(value: &Value) -> u8 {
+    match value {
+        Value::Null => NULL,
+        Value::Bool(_) => BOOLEAN,
+        Value::Number(_) => NUMBER | INTEGER,
+        Value::String(_) => STRING,
+        Value::Array(_) => ARRAY,
+        Value::Object(_) => OBJECT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn schema() -> Value {
+        json!({
+            "$defs": {"Loop": {"$ref": "#/$defs/Loop"}, "Count": {"type": "integer"}},
+            "properties": {
+                "text": {"type": "string"},
+                "count": {"$ref": "#/$defs/Count"},
+                "maybe": {"anyOf": [{"type": "number"}, {"type": "null"}]},
+                "either": {"type": ["string", "boolean"]},
+                "kind": {"enum": ["a", 1]},
+                "list": {"type": "array"},
+                "loop": {"$ref": "#/$defs/Loop"},
+            },
+        })
+    }
+
+    fn value(key: &str, text: &str) -> String {
+        property(&schema(), key).value(text)
+    }
+
+    #[test]
+    fn a_value_takes_the_declared_type_where_it_fits() {
+        assert_eq!(value("text", "007"), "\"007\"");
+        assert_eq!(value("count", " 30\n"), "30");
+        assert_eq!(value("count", "1.5"), "\"1.5\"");
+        assert_eq!(value("count", "2.0"), "2.0");
+        assert_eq!(value("count", "many"), "\"many\"");
+        assert_eq!(value("maybe", "1.5"), "1.5");
+        assert_eq!(value("maybe", "None"), "null");
+        assert_eq!(value("either", "True"), "true");
+        assert_eq!(value("either", "truth"), "\"truth\"");
+        assert_eq!(value("kind", "1"), "1");
+        assert_eq!(value("list", "['a', 1]"), "[\"a\", 1]");
+        assert_eq!(value("list", "[a"), "\"[a\"");
+        assert_eq!(value("unknown", "1"), "\"1\"");
+    }
+
+    #[test]
+    fn a_schema_that_refers_to_itself_says_nothing() {
+        assert_eq!(property(&schema(), "loop"), Types::UNKNOWN);
+        assert!(Types::UNKNOWN.is_string());
+        assert!(!property(&schema(), "either").is_string());
+    }
+}
