@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{HeaderName, Response, StatusCode};
-use mesh_openai::{ApiError, ChunkWriter, Head, ParsedChat, response, sse};
-use mesh_types::{ErrorClass, Fault, FinishReason, RequestId, Usage};
+use mesh_openai::{Answer, ApiError, ChunkWriter, Head, ParsedChat, response, sse};
+use mesh_types::{ErrorClass, Fault, FinishReason, RequestId, ToolCall, Usage};
 use tokio::time::timeout;
 use tracing::Instrument as _;
 
@@ -44,7 +44,7 @@ pub(crate) async fn completions(
         Err(fault) => return Err(failed(&mut ticket, &fault)),
     };
     let mut response = if parsed.stream {
-        event_stream(Answer {
+        event_stream(Streamed {
             writer: ChunkWriter::new(head, parsed.include_usage),
             run,
             keep_alive: limits.keep_alive,
@@ -52,9 +52,9 @@ pub(crate) async fn completions(
             state: State::Role,
         })
     } else {
-        let (text, reason, usage) = collect(run).await.map_err(|fault| failed(&mut ticket, &fault))?;
+        let (answer, reason, usage) = collect(run).await.map_err(|fault| failed(&mut ticket, &fault))?;
         ticket.outcome = Outcome::Finished;
-        body::json(StatusCode::OK, response::completion(&head, &text, reason, usage))
+        body::json(StatusCode::OK, response::completion(&head, &answer, reason, usage))
     };
     if let Some(names) = ignored(&parsed.ignored) {
         response.headers_mut().insert(HeaderName::from_static("x-mesh-ignored"), names);
@@ -88,21 +88,29 @@ async fn parse(body: Bytes, id: RequestId) -> Result<ParsedChat, Fault> {
 }
 
 /// The whole answer of `run`.
-async fn collect(mut run: Run) -> Result<(String, FinishReason, Usage), Fault> {
-    let mut answer = String::new();
+async fn collect(mut run: Run) -> Result<(Answer, FinishReason, Usage), Fault> {
+    let mut answer = Answer::default();
+    let mut left = MAX_ANSWER;
     loop {
-        match run.next().await? {
-            Event::Text(text) if answer.len() + text.len() > MAX_ANSWER => {
-                return Err(run.violation("an answer without an end"));
+        let event = run.next().await?;
+        left = left.checked_sub(event.bytes()).ok_or_else(|| run.violation("an answer without an end"))?;
+        match event {
+            Event::Text(text) => answer.content += &text,
+            Event::Reasoning(text) => answer.reasoning += &text,
+            Event::Call { id, name, .. } => answer.calls.push(ToolCall { id, name, arguments: String::new() }),
+            Event::Arguments { index, text } => {
+                // Calls begin in order, and before their arguments.
+                if let Some(call) = answer.calls.get_mut(index as usize) {
+                    call.arguments += &text;
+                }
             }
-            Event::Text(text) => answer.push_str(&text),
             Event::Finished(reason, usage) => return Ok((answer, reason, usage)),
         }
     }
 }
 
 /// A streamed answer on its way.
-struct Answer {
+struct Streamed {
     writer: ChunkWriter,
     run: Run,
     /// After how much silence a comment goes out.
@@ -113,11 +121,11 @@ struct Answer {
 
 enum State {
     Role,
-    Text,
+    Turn,
     Over,
 }
 
-fn event_stream(answer: Answer) -> Response<ResponseBody> {
+fn event_stream(answer: Streamed) -> Response<ResponseBody> {
     let events = futures::stream::unfold(answer, |mut answer| async move {
         let span = answer.ticket.span().clone();
         let bytes = answer.next().instrument(span).await?;
@@ -132,15 +140,15 @@ fn event_stream(answer: Answer) -> Response<ResponseBody> {
     response
 }
 
-impl Answer {
+impl Streamed {
     /// The next bytes of the stream; `None` after the last.
     async fn next(&mut self) -> Option<Bytes> {
         match self.state {
             State::Role => {
-                self.state = State::Text;
+                self.state = State::Turn;
                 Some(self.writer.role().into())
             }
-            State::Text => Some(self.event().await.into()),
+            State::Turn => Some(self.event().await.into()),
             State::Over => None,
         }
     }
@@ -149,6 +157,9 @@ impl Answer {
         match timeout(self.keep_alive, self.run.next()).await {
             Err(_) => sse::KEEP_ALIVE.to_vec(),
             Ok(Ok(Event::Text(text))) => self.writer.text(&text),
+            Ok(Ok(Event::Reasoning(text))) => self.writer.reasoning(&text),
+            Ok(Ok(Event::Call { index, id, name })) => self.writer.call(index, &id, &name),
+            Ok(Ok(Event::Arguments { index, text })) => self.writer.arguments(index, &text),
             Ok(Ok(Event::Finished(reason, usage))) => {
                 self.state = State::Over;
                 self.ticket.outcome = Outcome::Finished;

@@ -3,19 +3,25 @@
 //! A run is opened once its node has accepted it; until then another replica may take its place. Dropping a [`Run`], or
 //! the future that opens it, cancels the call, and the node frees the sequence on every stage.
 
+mod event;
+
 use std::time::Duration;
 
 use mesh_proto::v1;
 use mesh_proto::v1::generate_event::Event as Wire;
 use mesh_proto::v1::inference_client::InferenceClient;
 use mesh_routing::Candidate;
-use mesh_types::{ChatRequest, ErrorClass, Fault, FinishReason, Usage};
+use mesh_types::{ChatRequest, ErrorClass, Fault};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, Streaming};
 
 use crate::config::Limits;
 use crate::peers::Peers;
+
+use event::Reader;
+
+pub(crate) use event::Event;
 
 /// Most replicas that are asked about one request.
 const MAX_ATTEMPTS: usize = 3;
@@ -25,20 +31,12 @@ const MAX_MESSAGE: usize = 2000;
 /// A run that a node has accepted.
 pub(crate) struct Run {
     events: Streaming<v1::GenerateEvent>,
+    reader: Reader,
     peer: String,
     presence: CancellationToken,
     /// How long the node may be silent, and until when it may be now.
     silence: Duration,
     deadline: Instant,
-}
-
-/// What happens in a run, in order. [`Event::Finished`] is the last.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Event {
-    /// More text; never empty.
-    Text(String),
-    /// The run is over, and went well.
-    Finished(FinishReason, Usage),
 }
 
 /// Opens `chat` at the first replica that accepts it.
@@ -82,6 +80,7 @@ async fn open_at(peers: &dyn Peers, candidate: &Candidate, chat: &ChatRequest, l
         let events = client.generate(v1::GenerateRequest::from(chat)).await.map_err(|status| fault(&status, name))?;
         let mut run = Run {
             events: events.into_inner(),
+            reader: Reader::default(),
             peer: name.clone(),
             presence: presence.clone(),
             silence: limits.next_event,
@@ -106,7 +105,7 @@ impl Run {
         match self.message().await? {
             Wire::Started(_) => Ok(()),
             Wire::Fault(fault) => Err(from_peer(fault.into())),
-            Wire::Delta(_) | Wire::Finished(_) => Err(self.violation("an answer that had not started")),
+            _ => Err(self.violation("an answer that had not started")),
         }
     }
 
@@ -129,16 +128,12 @@ impl Run {
                 () = presence.cancelled() => return Err(lost(&self.peer)),
             };
             self.deadline = Instant::now() + self.silence;
-            match message {
-                Wire::Delta(delta) if delta.text.is_empty() => {}
-                Wire::Delta(delta) => return Ok(Event::Text(delta.text)),
-                Wire::Finished(finished) => {
-                    let (reason, usage) =
-                        finished.try_into().map_err(|malformed| self.violation(&format!("{malformed}")))?;
-                    return Ok(Event::Finished(reason, usage));
-                }
+            let event = match message {
                 Wire::Fault(fault) => return Err(from_peer(fault.into())),
-                Wire::Started(_) => return Err(self.violation("a second start")),
+                message => self.reader.read(message).map_err(|malformed| self.violation(malformed.0))?,
+            };
+            if let Some(event) = event {
+                return Ok(event);
             }
         }
     }

@@ -38,7 +38,8 @@ impl Inference for InferenceService {
     type GenerateStream = Pin<Box<dyn Stream<Item = Result<v1::GenerateEvent, Status>> + Send>>;
 
     async fn generate(&self, request: Request<v1::GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
-        let request = ChatRequest::from(request.into_inner());
+        let request = ChatRequest::try_from(request.into_inner())
+            .map_err(|malformed| fault_to_status(&Fault::invalid(malformed.to_string())))?;
         let span = tracing::info_span!("generate", request = %request.request, model = %request.model);
         let answer = start(&self.models, request).instrument(span).await;
         let answer = answer.map_err(|fault| fault_to_status(&fault))?;

@@ -1,9 +1,10 @@
 //! Between wire messages and `mesh-types`, in both directions. What comes off the wire is checked here.
 
-use mesh_types::chat::SamplingOverrides;
+mod chat;
+
 use mesh_types::{
-    ByteSize, ChatRequest, Digest, ErrorClass, Fault, FinishReason, LayerRange, Message, ModelId, ModelView, PeerId,
-    PeerState, PeerView, RequestId, StageView, Usage,
+    ByteSize, Digest, ErrorClass, Fault, FinishReason, LayerRange, ModelId, ModelView, PeerId, PeerState, PeerView,
+    StageView, Usage,
 };
 use prost::Message as _;
 use tonic::{Code, Status};
@@ -75,64 +76,12 @@ impl From<v1::Fault> for Fault {
     }
 }
 
-impl From<&ChatRequest> for v1::GenerateRequest {
-    fn from(request: &ChatRequest) -> Self {
-        Self {
-            request_id: request.request.to_string(),
-            model: request.model.to_string(),
-            messages: request
-                .messages
-                .iter()
-                .map(|message| v1::ChatMessage {
-                    role: message.role.clone(),
-                    content: message.content.clone(),
-                    name: message.name.clone(),
-                })
-                .collect(),
-            max_tokens: request.max_tokens,
-            sampling: Some(v1::SamplingOverrides {
-                temperature: request.sampling.temperature,
-                top_k: request.sampling.top_k,
-                top_p: request.sampling.top_p,
-                min_p: request.sampling.min_p,
-                seed: request.sampling.seed,
-                ignore_eos: request.sampling.ignore_eos,
-            }),
-            stop: request.stop.clone(),
-        }
-    }
-}
-
-impl From<v1::GenerateRequest> for ChatRequest {
-    fn from(request: v1::GenerateRequest) -> Self {
-        let sampling = request.sampling.unwrap_or_default();
-        Self {
-            request: RequestId::new(request.request_id),
-            model: ModelId::new(request.model),
-            messages: request
-                .messages
-                .into_iter()
-                .map(|v1::ChatMessage { role, content, name }| Message { role, content, name, ..Message::default() })
-                .collect(),
-            max_tokens: request.max_tokens,
-            sampling: SamplingOverrides {
-                temperature: sampling.temperature,
-                top_k: sampling.top_k,
-                top_p: sampling.top_p,
-                min_p: sampling.min_p,
-                seed: sampling.seed,
-                ignore_eos: sampling.ignore_eos,
-            },
-            stop: request.stop,
-        }
-    }
-}
-
 /// The end of a run as a wire message.
 pub fn finished(reason: FinishReason, usage: Usage) -> v1::Finished {
     let reason = match reason {
         FinishReason::Stop => v1::finished::Reason::Stop,
         FinishReason::Length => v1::finished::Reason::Length,
+        FinishReason::ToolCalls => v1::finished::Reason::ToolCalls,
     };
     v1::Finished {
         reason: reason.into(),
@@ -149,6 +98,7 @@ impl TryFrom<v1::Finished> for (FinishReason, Usage) {
         let reason = match finished.reason() {
             v1::finished::Reason::Stop => FinishReason::Stop,
             v1::finished::Reason::Length => FinishReason::Length,
+            v1::finished::Reason::ToolCalls => FinishReason::ToolCalls,
             v1::finished::Reason::Unspecified => return Err(Malformed("a finish without a reason")),
         };
         let usage = Usage {

@@ -14,5 +14,5 @@ pub mod stream;
 
 pub use error::ApiError;
 pub use request::{ParsedChat, parse};
-pub use response::{Head, Model, ModelList};
+pub use response::{Answer, Head, Model, ModelList};
 pub use stream::ChunkWriter;

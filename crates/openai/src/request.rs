@@ -75,6 +75,10 @@ fn build(raw: RawRequest, request: RequestId, ignored: Vec<String>) -> Result<Pa
         max_tokens: max_completion_tokens.or(max_tokens),
         sampling,
         stop: stops(raw.stop)?,
+        tools: Vec::new(),
+        tool_choice: mesh_types::ToolChoice::Auto,
+        parallel_tool_calls: true,
+        template_kwargs: Map::new(),
     };
     let include_usage = raw.stream_options.and_then(|options| options.include_usage).unwrap_or(false);
     Ok(ParsedChat { chat, stream, include_usage, ignored })

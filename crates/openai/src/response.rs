@@ -1,7 +1,7 @@
 //! What is answered: whole completions and the list of models, in the shapes of
 //! <https://platform.openai.com/docs/api-reference/chat/object>.
 
-use mesh_types::{FinishReason, Usage};
+use mesh_types::{FinishReason, ToolCall, Usage};
 use serde::Serialize;
 
 /// What all parts of one answer share.
@@ -45,6 +45,7 @@ pub fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
+        FinishReason::ToolCalls => "tool_calls",
     }
 }
 
@@ -69,13 +70,63 @@ struct Choice<'a> {
 #[derive(Serialize)]
 struct AssistantMessage<'a> {
     role: &'static str,
-    content: &'a str,
+    content: Option<&'a str>,
     refusal: Option<()>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    reasoning_content: &'a str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<Call<'a>>,
+}
+
+#[derive(Serialize)]
+struct Call<'a> {
+    id: &'a str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: Function<'a>,
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
+    name: &'a str,
+    arguments: &'a str,
+}
+
+/// All that a model said and did in one answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// What it said.
+    pub content: String,
+    /// What it thought before; empty: nothing.
+    pub reasoning: String,
+    /// The tools that it calls.
+    pub calls: Vec<ToolCall>,
+}
+
+impl Answer {
+    fn message(&self) -> AssistantMessage<'_> {
+        // An answer that is empty altogether still is text.
+        let is_silent = self.content.is_empty() && !(self.reasoning.is_empty() && self.calls.is_empty());
+        AssistantMessage {
+            role: "assistant",
+            content: (!is_silent).then_some(&self.content),
+            refusal: None,
+            reasoning_content: &self.reasoning,
+            tool_calls: self.calls.iter().map(Call::from).collect(),
+        }
+    }
+}
+
+impl<'a> From<&'a ToolCall> for Call<'a> {
+    fn from(call: &'a ToolCall) -> Self {
+        let function = Function { name: &call.name, arguments: &call.arguments };
+        Self { id: &call.id, kind: "function", function }
+    }
 }
 
 /// A whole chat completion as JSON.
-pub fn completion(head: &Head, content: &str, reason: FinishReason, usage: Usage) -> Vec<u8> {
-    let message = AssistantMessage { role: "assistant", content, refusal: None };
+pub fn completion(head: &Head, answer: &Answer, reason: FinishReason, usage: Usage) -> Vec<u8> {
+    let message = answer.message();
     let choice = Choice { index: 0, message, logprobs: None, finish_reason: finish_reason(reason) };
     let completion = Completion {
         id: &head.id,
@@ -145,7 +196,8 @@ mod tests {
     fn a_completion_has_the_dialects_shape() {
         let head = Head { id: "chatcmpl-1".into(), created: 7, model: "m".into() };
         let usage = Usage { prompt_tokens: 5, completion_tokens: 2, cached_tokens: 4 };
-        let body: Value = serde_json::from_slice(&completion(&head, "hi", FinishReason::Length, usage)).unwrap();
+        let answer = Answer { content: "hi".into(), ..Answer::default() };
+        let body: Value = serde_json::from_slice(&completion(&head, &answer, FinishReason::Length, usage)).unwrap();
         let expected = json!({
             "id": "chatcmpl-1", "object": "chat.completion", "created": 7, "model": "m",
             "choices": [{
@@ -158,6 +210,42 @@ mod tests {
             },
         });
         assert_eq!(body, expected);
+    }
+
+    /// The message and the finish reason of a completion.
+    fn message(answer: &Answer) -> Value {
+        let head = Head { id: "chatcmpl-1".into(), created: 7, model: "m".into() };
+        let body = completion(&head, answer, FinishReason::ToolCalls, Usage::default());
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["choices"][0]["finish_reason"], "tool_calls");
+        body["choices"][0]["message"].clone()
+    }
+
+    #[test]
+    fn calls_stand_in_an_array_and_silence_is_null() {
+        let call =
+            |id: &str, arguments: &str| ToolCall { id: id.into(), name: "f".into(), arguments: arguments.into() };
+        let mut answer = Answer { calls: vec![call("a", "{\"x\": 1.0 }"), call("b", "{}")], ..Answer::default() };
+        let calls = json!([
+            {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1.0 }"}},
+            {"id": "b", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+        ]);
+        let expected = json!({"role": "assistant", "content": null, "refusal": null, "tool_calls": calls});
+        assert_eq!(message(&answer), expected);
+        answer.content = "Let me see.".into();
+        answer.reasoning = "Hm.".into();
+        let expected = json!({
+            "role": "assistant", "content": "Let me see.", "refusal": null, "reasoning_content": "Hm.",
+            "tool_calls": calls,
+        });
+        assert_eq!(message(&answer), expected);
+    }
+
+    #[test]
+    fn an_empty_answer_is_an_empty_text() {
+        assert_eq!(message(&Answer::default())["content"], "");
+        let thought = Answer { reasoning: "Hm.".into(), ..Answer::default() };
+        assert_eq!(message(&thought)["content"], Value::Null);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! A streamed answer, event by event, in the shapes of
 //! <https://platform.openai.com/docs/api-reference/chat-streaming>.
 //!
-//! Order: one role chunk, text chunks, one chunk with the finish reason, one with the usage where asked for, `[DONE]`.
-//! An answer that fails ends with an error event instead: no finish reason, no usage, no `[DONE]`.
+//! Order: one role chunk; chunks of reasoning, text and calls; one with the finish reason, one with the usage where asked
+//! for, `[DONE]`. A call is one chunk with its id, type and name, then chunks of arguments, to be joined. An answer that fails ends with an error event instead: no finish reason, no usage, no `[DONE]`.
 
 use mesh_types::{FinishReason, Usage};
 use serde::{Serialize, Serializer};
@@ -43,6 +43,27 @@ struct Delta<'a> {
     role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<[CallDelta<'a>; 1]>,
+}
+
+#[derive(Serialize)]
+struct CallDelta<'a> {
+    index: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a str>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    function: FunctionDelta<'a>,
+}
+
+#[derive(Serialize)]
+struct FunctionDelta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    arguments: &'a str,
 }
 
 /// `usage` is absent where the client did not ask, null in the chunks before the last, and an object in the last.
@@ -75,12 +96,29 @@ impl ChunkWriter {
 
     /// The first event: who speaks.
     pub fn role(&self) -> Vec<u8> {
-        self.choice(Delta { role: Some("assistant"), content: Some("") }, None)
+        self.choice(Delta { role: Some("assistant"), content: Some(""), ..Delta::default() }, None)
     }
 
     /// More text.
     pub fn text(&self, text: &str) -> Vec<u8> {
-        self.choice(Delta { role: None, content: Some(text) }, None)
+        self.choice(Delta { content: Some(text), ..Delta::default() }, None)
+    }
+
+    /// More of what the model thinks.
+    pub fn reasoning(&self, text: &str) -> Vec<u8> {
+        self.choice(Delta { reasoning_content: Some(text), ..Delta::default() }, None)
+    }
+
+    /// The call `index`, counted from 0, begins.
+    pub fn call(&self, index: u32, id: &str, name: &str) -> Vec<u8> {
+        let function = FunctionDelta { name: Some(name), arguments: "" };
+        self.call_delta(CallDelta { index, id: Some(id), kind: Some("function"), function })
+    }
+
+    /// More of the arguments of the call `index`.
+    pub fn arguments(&self, index: u32, text: &str) -> Vec<u8> {
+        let function = FunctionDelta { name: None, arguments: text };
+        self.call_delta(CallDelta { index, id: None, kind: None, function })
     }
 
     /// The last events of an answer that ended as it should, `[DONE]` included.
@@ -96,6 +134,10 @@ impl ChunkWriter {
     /// The last event of an answer that failed.
     pub fn error(&self, error: &ApiError) -> Vec<u8> {
         sse::event(&serde_json::json!({ "error": error.error }))
+    }
+
+    fn call_delta(&self, call: CallDelta<'_>) -> Vec<u8> {
+        self.choice(Delta { tool_calls: Some([call]), ..Delta::default() }, None)
     }
 
     fn choice(&self, delta: Delta<'_>, finish_reason: Option<&'static str>) -> Vec<u8> {
@@ -147,6 +189,20 @@ mod tests {
         let text = json(&events(&writer(false).text("hé\n"))[0]);
         assert_eq!(text["choices"][0]["delta"], json!({"content": "hé\n"}));
         assert!(text["choices"][0]["finish_reason"].is_null());
+    }
+
+    #[test]
+    fn a_call_is_named_once_and_its_arguments_follow() {
+        let delta = |bytes: &[u8]| json(&events(bytes)[0])["choices"][0]["delta"].clone();
+        let writer = writer(false);
+        let function = json!({"name": "f", "arguments": ""});
+        let expected = json!({"tool_calls": [{"index": 1, "id": "a", "type": "function", "function": function}]});
+        assert_eq!(delta(&writer.call(1, "a", "f")), expected);
+        let expected = json!({"tool_calls": [{"index": 1, "function": {"arguments": "{\"x\""}}]});
+        assert_eq!(delta(&writer.arguments(1, "{\"x\"")), expected);
+        assert_eq!(delta(&writer.reasoning("hm")), json!({"reasoning_content": "hm"}));
+        let end = events(&writer.finish(FinishReason::ToolCalls, Usage::default()));
+        assert_eq!(json(&end[0])["choices"][0]["finish_reason"], "tool_calls");
     }
 
     #[test]

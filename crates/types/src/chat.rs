@@ -1,6 +1,6 @@
 //! The canonical chat request: what every dialect of the gateway is turned into, and what a stage-0 node answers.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::ids::{ModelId, RequestId};
 
@@ -19,6 +19,14 @@ pub struct ChatRequest {
     pub sampling: SamplingOverrides,
     /// Texts that end the answer and are not part of it.
     pub stop: Vec<String>,
+    /// The tools that the model may call, no two of one name; empty: none.
+    pub tools: Vec<Tool>,
+    /// Which of them it may or must call. A [`ToolChoice::Named`] is one of `tools`.
+    pub tool_choice: ToolChoice,
+    /// Whether one answer may hold several calls.
+    pub parallel_tool_calls: bool,
+    /// More variables for the chat template, such as `enable_thinking` or `reasoning_effort`.
+    pub template_kwargs: Map<String, Value>,
 }
 
 /// One turn of a conversation.

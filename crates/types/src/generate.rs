@@ -60,6 +60,9 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens` or the context's end was reached.
     Length,
+    /// The answer ends with calls of tools, for the client to make. No run of tokens ends so, only the answer that is
+    /// read from them.
+    ToolCalls,
 }
 
 /// Token counts of one request.

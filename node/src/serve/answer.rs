@@ -8,7 +8,7 @@ use mesh_engine::{GenerateError, Generation, TokenEvent};
 use mesh_proto::convert::finished;
 use mesh_proto::v1;
 use mesh_proto::v1::generate_event::Event;
-use mesh_types::{ChatRequest, Fault, FinishReason, GenerateSpec, TokenId, Usage};
+use mesh_types::{ChatRequest, Fault, FinishReason, GenerateSpec, Message, TokenId, Usage};
 
 use super::model::ServedModel;
 use super::prompt;
@@ -43,10 +43,11 @@ impl Answer {
     /// # Cancel safety
     /// Dropping it cancels the run.
     pub async fn start(model: &Arc<ServedModel>, request: ChatRequest) -> Result<Self, Fault> {
+        refuse_tools(&request)?;
         let generator = model.generator()?;
-        let ChatRequest { request: id, messages, max_tokens, sampling, stop, .. } = request;
+        let ChatRequest { request: id, messages, max_tokens, sampling, stop, template_kwargs, .. } = request;
         let tokenising = Arc::clone(model);
-        let prompt = tokio::task::spawn_blocking(move || prompt::tokens(&tokenising, &messages))
+        let prompt = tokio::task::spawn_blocking(move || prompt::tokens(&tokenising, &messages, template_kwargs))
             .await
             .map_err(|_| Fault::new(mesh_types::ErrorClass::Internal, "the prompt could not be tokenised"))??;
         let sampling = model.sampling(&sampling);
@@ -173,6 +174,20 @@ impl From<Delta> for v1::Delta {
             position: delta.position,
         }
     }
+}
+
+/// Tools would be ignored otherwise.
+fn refuse_tools(request: &ChatRequest) -> Result<(), Fault> {
+    let calls = |message: &Message| message.role == "tool" || !message.tool_calls.is_empty();
+    let (what, param) = if !request.tools.is_empty() {
+        ("`tools` are".to_owned(), "tools".to_owned())
+    } else if let Some(index) = request.messages.iter().position(calls) {
+        (format!("the tool calls of `messages[{index}]` are"), format!("messages[{index}]"))
+    } else {
+        return Ok(());
+    };
+    let message = format!("{what} not supported by this node yet");
+    Err(Fault::invalid(message).with_param(param).with_code("unsupported_parameter"))
 }
 
 fn fault(error: GenerateError) -> Fault {

@@ -2,16 +2,22 @@
 
 use mesh_chat::prompt::{self, Fragment};
 use mesh_types::{Fault, Message, TokenId};
+use serde_json::{Map, Value};
 
 use super::model::ServedModel;
 
-/// The token ids of a conversation's prompt, ready for an answer to follow. Blocks for as long as it computes: some
-/// milliseconds for a long conversation.
+/// The token ids of a conversation's prompt, ready for an answer to follow; `kwargs` are more variables for the template.
+/// Blocks for as long as it computes: some milliseconds for a long conversation.
 ///
 /// # Errors
 /// The template's refusal, or a text that cannot be tokenised.
-pub(super) fn tokens(model: &ServedModel, messages: &[Message]) -> Result<Vec<TokenId>, Fault> {
-    let input = model.template.input(messages, true);
+pub(super) fn tokens(
+    model: &ServedModel,
+    messages: &[Message],
+    kwargs: Map<String, Value>,
+) -> Result<Vec<TokenId>, Fault> {
+    let mut input = model.template.input(messages, true);
+    input.extra = kwargs;
     let fragments = prompt::render(&model.template, &input, &model.special)?;
     let mut tokens = Vec::new();
     for fragment in &fragments {

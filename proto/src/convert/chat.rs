@@ -1,0 +1,259 @@
+//! A chat request between its wire message and [`ChatRequest`]: messages, tools and their settings.
+
+use std::collections::HashSet;
+
+use mesh_types::chat::SamplingOverrides;
+use mesh_types::{ChatRequest, Message, ModelId, RequestId, Tool, ToolCall, ToolChoice};
+use serde_json::{Map, Value};
+
+use super::Malformed;
+use crate::v1;
+use crate::v1::tool_choice::Mode;
+
+impl From<&ChatRequest> for v1::GenerateRequest {
+    fn from(request: &ChatRequest) -> Self {
+        Self {
+            request_id: request.request.to_string(),
+            model: request.model.to_string(),
+            messages: request.messages.iter().map(Into::into).collect(),
+            max_tokens: request.max_tokens,
+            sampling: Some(request.sampling.into()),
+            stop: request.stop.clone(),
+            tools: request.tools.iter().map(|tool| tool.definition.to_string()).collect(),
+            tool_choice: Some((&request.tool_choice).into()),
+            parallel_tool_calls: Some(request.parallel_tool_calls),
+            template_kwargs: match &request.template_kwargs {
+                none if none.is_empty() => String::new(),
+                // Maps of strings to JSON values: serialising them cannot fail.
+                kwargs => serde_json::to_string(kwargs).unwrap_or_default(),
+            },
+        }
+    }
+}
+
+impl TryFrom<v1::GenerateRequest> for ChatRequest {
+    type Error = Malformed;
+
+    fn try_from(request: v1::GenerateRequest) -> Result<Self, Malformed> {
+        let tools = tools(&request.tools)?;
+        let tool_choice = match request.tool_choice {
+            None => ToolChoice::Auto,
+            Some(choice) => choice.try_into()?,
+        };
+        match &tool_choice {
+            ToolChoice::Named(name) if !tools.iter().any(|tool| tool.name == *name) => {
+                return Err(Malformed("the choice of a tool that is not offered"));
+            }
+            ToolChoice::Required if tools.is_empty() => return Err(Malformed("the choice of a tool where none is")),
+            _ => {}
+        }
+        Ok(Self {
+            request: RequestId::new(request.request_id),
+            model: ModelId::new(request.model),
+            messages: request.messages.into_iter().map(Message::try_from).collect::<Result<_, _>>()?,
+            max_tokens: request.max_tokens,
+            sampling: request.sampling.unwrap_or_default().into(),
+            stop: request.stop,
+            tools,
+            tool_choice,
+            parallel_tool_calls: request.parallel_tool_calls.unwrap_or(true),
+            template_kwargs: kwargs(&request.template_kwargs)?,
+        })
+    }
+}
+
+impl From<&Message> for v1::ChatMessage {
+    fn from(message: &Message) -> Self {
+        let call = |call: &ToolCall| v1::ToolCall {
+            id: call.id.clone(),
+            name: call.name.clone(),
+            arguments: call.arguments.clone(),
+        };
+        Self {
+            role: message.role.clone(),
+            content: message.content.clone(),
+            name: message.name.clone(),
+            reasoning_content: message.reasoning_content.clone(),
+            tool_calls: message.tool_calls.iter().map(call).collect(),
+            tool_call_id: message.tool_call_id.clone(),
+        }
+    }
+}
+
+impl TryFrom<v1::ChatMessage> for Message {
+    type Error = Malformed;
+
+    fn try_from(message: v1::ChatMessage) -> Result<Self, Malformed> {
+        if message.role.is_empty() {
+            return Err(Malformed("a message without a role"));
+        }
+        if message.tool_calls.iter().any(|call| call.id.is_empty() || call.name.is_empty()) {
+            return Err(Malformed("a tool call without an id or a name"));
+        }
+        if message.role == "tool" && message.tool_call_id.as_ref().is_none_or(String::is_empty) {
+            return Err(Malformed("a tool's result that answers no call"));
+        }
+        let call = |v1::ToolCall { id, name, arguments }| ToolCall { id, name, arguments };
+        Ok(Self {
+            role: message.role,
+            content: message.content,
+            name: message.name,
+            reasoning_content: message.reasoning_content,
+            tool_calls: message.tool_calls.into_iter().map(call).collect(),
+            tool_call_id: message.tool_call_id,
+        })
+    }
+}
+
+impl From<&ToolChoice> for v1::ToolChoice {
+    fn from(choice: &ToolChoice) -> Self {
+        let (mode, name) = match choice {
+            ToolChoice::Auto => (Mode::Auto, ""),
+            ToolChoice::None => (Mode::None, ""),
+            ToolChoice::Required => (Mode::Required, ""),
+            ToolChoice::Named(name) => (Mode::Named, name.as_str()),
+        };
+        Self { mode: mode.into(), name: name.to_owned() }
+    }
+}
+
+impl TryFrom<v1::ToolChoice> for ToolChoice {
+    type Error = Malformed;
+
+    fn try_from(choice: v1::ToolChoice) -> Result<Self, Malformed> {
+        match choice.mode() {
+            Mode::Auto => Ok(Self::Auto),
+            Mode::None => Ok(Self::None),
+            Mode::Required => Ok(Self::Required),
+            Mode::Named => Ok(Self::Named(choice.name)),
+            // What it might allow is not known, so nothing is right but to say so.
+            Mode::Unspecified => Err(Malformed("a tool choice of an unknown kind")),
+        }
+    }
+}
+
+impl From<SamplingOverrides> for v1::SamplingOverrides {
+    fn from(sampling: SamplingOverrides) -> Self {
+        let SamplingOverrides { temperature, top_k, top_p, min_p, seed, ignore_eos } = sampling;
+        Self { temperature, top_k, top_p, min_p, seed, ignore_eos }
+    }
+}
+
+impl From<v1::SamplingOverrides> for SamplingOverrides {
+    fn from(sampling: v1::SamplingOverrides) -> Self {
+        let v1::SamplingOverrides { temperature, top_k, top_p, min_p, seed, ignore_eos } = sampling;
+        Self { temperature, top_k, top_p, min_p, seed, ignore_eos }
+    }
+}
+
+fn tools(definitions: &[String]) -> Result<Vec<Tool>, Malformed> {
+    let mut names = HashSet::new();
+    let mut tools = Vec::new();
+    for definition in definitions {
+        let definition = serde_json::from_str(definition).map_err(|_| Malformed("a tool that is no JSON"))?;
+        let tool = Tool::from_definition(definition).map_err(|_| Malformed("a tool that is not well defined"))?;
+        if !names.insert(tool.name.clone()) {
+            return Err(Malformed("two tools of one name"));
+        }
+        tools.push(tool);
+    }
+    Ok(tools)
+}
+
+fn kwargs(json: &str) -> Result<Map<String, Value>, Malformed> {
+    match json {
+        "" => Ok(Map::new()),
+        json => serde_json::from_str(json).map_err(|_| Malformed("template variables that are no JSON object")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn tool(name: &str) -> Tool {
+        let function =
+            json!({"zeta": 1, "name": name, "parameters": {"type": "object", "properties": {"b": {}, "a": {}}}});
+        Tool::from_definition(json!({"type": "function", "function": function})).unwrap()
+    }
+
+    fn request() -> ChatRequest {
+        let text = |role: &str, content: &str| Message {
+            role: role.into(),
+            content: Some(content.into()),
+            ..Message::default()
+        };
+        let call =
+            |id: &str, arguments: &str| ToolCall { id: id.into(), name: "f".into(), arguments: arguments.into() };
+        ChatRequest {
+            request: RequestId::new("r"),
+            model: ModelId::new("m"),
+            messages: vec![
+                Message { name: Some("ann".into()), ..text("user", "hi") },
+                Message {
+                    role: "assistant".into(),
+                    reasoning_content: Some("hm".into()),
+                    tool_calls: vec![call("1", "{ \"b\" : 1.0,\n\"a\": \"\\u00e9\"}"), call("2", "no JSON")],
+                    ..Message::default()
+                },
+                Message { tool_call_id: Some("1".into()), ..text("tool", "done") },
+            ],
+            max_tokens: Some(7),
+            sampling: SamplingOverrides { seed: Some(u64::MAX), top_k: Some(0), ..SamplingOverrides::default() },
+            stop: vec!["x".into()],
+            tools: vec![tool("f"), tool("g")],
+            tool_choice: ToolChoice::Named("g".into()),
+            parallel_tool_calls: false,
+            template_kwargs: json!({"z": {"deep": [1, null]}, "a": "é"}).as_object().unwrap().clone(),
+        }
+    }
+
+    #[test]
+    fn a_request_survives_the_wire() {
+        for tool_choice in [ToolChoice::Auto, ToolChoice::None, ToolChoice::Required, ToolChoice::Named("f".into())] {
+            let request = ChatRequest { tool_choice, ..request() };
+            let wire = v1::GenerateRequest::from(&request);
+            assert_eq!(wire.tools[0], request.tools[0].definition.to_string(), "fields in their order");
+            let back = ChatRequest::try_from(wire).unwrap();
+            assert_eq!(back.template_kwargs.keys().collect::<Vec<_>>(), ["z", "a"]);
+            assert_eq!(back, request);
+        }
+    }
+
+    #[test]
+    fn fields_of_today_may_be_absent() {
+        let wire = v1::GenerateRequest { request_id: "r".into(), model: "m".into(), ..Default::default() };
+        let request = ChatRequest::try_from(wire).unwrap();
+        assert_eq!((request.tool_choice, request.parallel_tool_calls), (ToolChoice::Auto, true));
+        assert!(request.tools.is_empty() && request.template_kwargs.is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_is_malformed() {
+        let spoilt = |spoil: fn(&mut v1::GenerateRequest)| {
+            let mut wire = v1::GenerateRequest::from(&request());
+            spoil(&mut wire);
+            ChatRequest::try_from(wire).unwrap_err().0
+        };
+        let choice = |mode: i32, name: &str| Some(v1::ToolChoice { mode, name: name.into() });
+        assert_eq!(spoilt(|wire| wire.tools[0] = "{".into()), "a tool that is no JSON");
+        assert_eq!(spoilt(|wire| wire.tools[0] = "{}".into()), "a tool that is not well defined");
+        assert_eq!(spoilt(|wire| wire.tools[0] = "[".repeat(100_000)), "a tool that is no JSON");
+        assert_eq!(spoilt(|wire| wire.tools[0] = wire.tools[1].clone()), "two tools of one name");
+        assert_eq!(spoilt(|wire| wire.tools.clear()), "the choice of a tool that is not offered");
+        assert_eq!(spoilt(|wire| wire.template_kwargs = "[]".into()), "template variables that are no JSON object");
+        assert_eq!(spoilt(|wire| wire.messages[0].role.clear()), "a message without a role");
+        let no_id = "a tool call without an id or a name";
+        assert_eq!(spoilt(|wire| wire.messages[1].tool_calls[0].id.clear()), no_id);
+        assert_eq!(spoilt(|wire| wire.messages[1].tool_calls[1].name.clear()), no_id);
+        assert_eq!(spoilt(|wire| wire.messages[2].tool_call_id = None), "a tool's result that answers no call");
+        for unknown in [0, 99] {
+            let wire = v1::GenerateRequest { tool_choice: choice(unknown, ""), ..(&request()).into() };
+            assert_eq!(ChatRequest::try_from(wire).unwrap_err().0, "a tool choice of an unknown kind");
+        }
+        let required = choice(Mode::Required.into(), "");
+        let wire = v1::GenerateRequest { tool_choice: required, tools: Vec::new(), ..(&request()).into() };
+        assert_eq!(ChatRequest::try_from(wire).unwrap_err().0, "the choice of a tool where none is");
+    }
+}
