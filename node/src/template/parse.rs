@@ -75,6 +75,7 @@ fn events(parser: &mut TurnParser, pieces: &[Vec<u8>], reason: FinishReason) -> 
 fn finish_reason(reason: FinishReason, has_calls: bool) -> &'static str {
     match reason {
         FinishReason::Length => "length",
+        FinishReason::ToolCalls => "tool_calls",
         FinishReason::Stop if has_calls => "tool_calls",
         FinishReason::Stop => "stop",
     }
