@@ -14,7 +14,7 @@ mod kinds;
 mod page;
 mod table;
 
-pub(crate) use kinds::{Kinds, WINDOW, WINDOW_PATTERN};
+pub(crate) use kinds::{Kinds, RECURRENT_LAYERS, WINDOW, WINDOW_PATTERN};
 pub use page::page;
 pub use table::{FAMILIES, REFUSED};
 
@@ -33,6 +33,8 @@ pub struct Family {
     pub cuts: Cuts,
     /// Which layers attend to a sliding window.
     pub window: Window,
+    /// Which layers are recurrent.
+    pub recurrent: Recurrent,
     /// What becomes of the factor on whatever enters the graph.
     pub embedding_scale: EmbeddingScale,
     /// What llama.cpp derives from the whole model, and slices say in so many words.
@@ -109,6 +111,20 @@ pub enum Window {
     Always(Period),
     /// Always active, the pattern always an explicit array; every stage has a layer of either kind.
     Explicit,
+}
+
+/// Which layers keep a running state in place of a cell for every position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recurrent {
+    /// None.
+    Never,
+    /// Every layer has such a state, beside attention or without.
+    EveryLayer,
+    /// All but the last of every `{arch}.full_attention_interval` layers (or of this many), unless
+    /// `{arch}.attention.recurrent_layers` lists them. Every stage has a layer of either kind.
+    Interval(u32),
+    /// Those for which `{arch}.attention.head_count_kv` has a 0. Every stage has a layer of either kind.
+    WithoutKvHeads,
 }
 
 /// Which layers of a period slide.
@@ -224,6 +240,9 @@ impl Family {
         self.check_size(info.n_layer)?;
         let period = self.period(header, info)?;
         let mut cuts: Vec<u32> = (1..info.n_layer).filter(|cut| cut.is_multiple_of(period)).collect();
+        if let Some(headless) = kinds::without_heads(header, info)? {
+            cuts.retain(|cut| !headless.contains(cut));
+        }
         if let Some(kinds) = Kinds::of(header, self, info)? {
             kinds.keep_both(&mut cuts);
         }
@@ -253,8 +272,13 @@ impl Family {
         if self.no_stage_of.contains(&range.len()) {
             return bad(format!("a stage of the family `{}` cannot have {} layers", self.architecture, range.len()));
         }
-        if Kinds::of(header, self, info)?.is_some_and(|kinds| !kinds.has_both(range)) {
-            return bad("every stage needs a layer with a sliding window and one without".to_owned());
+        if kinds::without_heads(header, info)?.is_some_and(|headless| headless.contains(&range.start())) {
+            return bad(
+                "llama.cpp derives sizes from the attention heads of a stage's first layer, and it has none".into()
+            );
+        }
+        if let Some(kinds) = Kinds::of(header, self, info)?.filter(|kinds| !kinds.has_both(range)) {
+            return bad(format!("every stage needs a layer with {0} and one without", kinds.what));
         }
         Ok(())
     }

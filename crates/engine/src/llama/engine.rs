@@ -19,6 +19,9 @@ pub(super) struct Engine {
     embedding: Option<EmbeddingTable>,
     /// Whether rows enter the graph over placeholder tokens.
     over_tokens: bool,
+    /// Whether sequences are decoded one after the other: llama.cpp reorders the tokens of a micro-batch for recurrent
+    /// layers, and tapped rows with them.
+    one_by_one: bool,
     /// Of the last stage.
     drawer: Option<Drawer>,
     slots: Vec<Slot>,
@@ -42,6 +45,14 @@ struct Run {
     prompt_len: u32,
 }
 
+/// What came of a micro-batch so far.
+struct Done {
+    /// Of a stage that is not the last.
+    rows: Vec<f32>,
+    /// Of the last stage.
+    outputs: Vec<Output>,
+}
+
 /// Why a batch gives no rows and no result.
 enum Stop {
     /// The link is going: nobody waits for an answer.
@@ -63,6 +74,7 @@ impl Engine {
         Ok(Self {
             context,
             embedding,
+            one_by_one: model.is_recurrent() && !(spec.is_first() && spec.is_last()),
             over_tokens: config.inject.as_ref().is_some_and(|inject| inject.over_tokens),
             drawer,
             slots: vec![Slot::default(); spec.n_seq as usize],
@@ -176,27 +188,62 @@ impl Engine {
             (None, Some(table)) => Some(table.rows(&self.tokens).map_err(|error| Stop::Failed(chain(&error)))?),
             (None, None) => None,
         };
-        let input = match rows.as_deref() {
+        let mut done = Done { rows: Vec::new(), outputs: Vec::new() };
+        let at_a_time = if self.one_by_one { 1 } else { batch.segments.len().max(1) };
+        let (mut decoded, mut first) = (0, 0);
+        for segments in batch.segments.chunks(at_a_time) {
+            if let Err(stop) = self.decode(segments, first, rows.as_deref(), &mut done) {
+                // Nothing of a failed step stays.
+                batch.segments[..decoded].iter().for_each(|earlier| self.truncate(earlier.seq, earlier.start));
+                return Err(stop);
+            }
+            decoded += segments.len();
+            first += segments.iter().map(|segment| segment.len as usize).sum::<usize>();
+        }
+        if !self.spec.is_last() {
+            batch.rows = Some(Rows { n_embd: self.spec.n_embd, data: done.rows });
+            return Ok(Frame::Batch(batch));
+        }
+        Ok(Frame::Result(StepResult { step: batch.step, outputs: done.outputs }))
+    }
+
+    /// Decodes `segments`, which begin at place `first` of the micro-batch, and appends what comes of them to `done`.
+    fn decode(
+        &mut self,
+        segments: &[Segment],
+        first: usize,
+        rows: Option<&[f32]>,
+        done: &mut Done,
+    ) -> Result<(), Stop> {
+        let places = first..first + segments.iter().map(|segment| segment.len as usize).sum::<usize>();
+        let n_embd = self.spec.n_embd as usize;
+        let rows = rows.map(|rows| &rows[places.start * n_embd..places.end * n_embd]);
+        let input = match rows {
             Some(rows) if self.over_tokens => Input::Covered(rows),
             Some(rows) => Input::Rows(rows),
-            None => Input::Tokens(&self.tokens),
+            None => Input::Tokens(&self.tokens[places.clone()]),
         };
-        let decoded = self.context.decode(&DecodeInput { input, places: &self.places });
-        for segment in &batch.segments {
+        let decoded = self.context.decode(&DecodeInput { input, places: &self.places[places] });
+        for segment in segments {
             // Where the decode failed, what is left of the slot is the context's to say.
             let len = if decoded.is_ok() { segment.start + segment.len } else { self.context.seq_len(segment.seq.0) };
             self.slots[segment.seq.0 as usize].len = len;
         }
         decoded.map_err(|error| match error {
             DecodeError::Aborted => Stop::Aborted,
-            error => Stop::Failed(self.name_requests(&batch, &error)),
+            error => Stop::Failed(self.name_requests(segments, &error)),
         })?;
-        if !self.spec.is_last() {
-            batch.rows = Some(Rows { n_embd: self.spec.n_embd, data: self.context.take_rows() });
-            return Ok(Frame::Batch(batch));
+        match self.spec.is_last() {
+            true => self.outputs(segments, &mut done.outputs),
+            false if done.rows.is_empty() => {
+                done.rows = self.context.take_rows();
+                Ok(())
+            }
+            false => {
+                done.rows.extend(self.context.take_rows());
+                Ok(())
+            }
         }
-        let outputs = self.outputs(&batch)?;
-        Ok(Frame::Result(StepResult { step: batch.step, outputs }))
     }
 
     fn check_slots(&self, batch: &MicroBatch) -> Result<(), Stop> {
@@ -231,10 +278,10 @@ impl Engine {
         self.tokens.extend(batch.tokens.iter().map(|token| token.0));
     }
 
-    fn outputs(&mut self, batch: &MicroBatch) -> Result<Vec<Output>, Stop> {
-        let mut outputs = Vec::new();
+    /// Reads the last decode's logits, which were those of `segments`.
+    fn outputs(&mut self, segments: &[Segment], outputs: &mut Vec<Output>) -> Result<(), Stop> {
         let mut first = 0;
-        for segment in &batch.segments {
+        for segment in segments {
             let rows = first..first + segment.len as usize;
             first = rows.end;
             let (token, logits) = match segment.want {
@@ -250,7 +297,7 @@ impl Engine {
             };
             outputs.push(Output { seq: segment.seq, position: segment.start + segment.len, token, logits });
         }
-        Ok(outputs)
+        Ok(())
     }
 
     fn draw(&mut self, segment: &Segment, row: usize) -> Result<TokenId, Stop> {
@@ -262,9 +309,9 @@ impl Engine {
     }
 
     /// An error, and the requests whose step it was.
-    fn name_requests(&self, batch: &MicroBatch, error: &DecodeError) -> String {
+    fn name_requests(&self, segments: &[Segment], error: &DecodeError) -> String {
         let run = |segment: &Segment| self.slots[segment.seq.0 as usize].run.as_ref();
-        let requests: Vec<_> = batch.segments.iter().filter_map(run).map(|run| run.request.as_str()).collect();
+        let requests: Vec<_> = segments.iter().filter_map(run).map(|run| run.request.as_str()).collect();
         match requests.is_empty() {
             true => error.to_string(),
             false => format!("{error} (requests {})", requests.join(", ")),
@@ -319,10 +366,6 @@ fn check_model(config: &LlamaStageConfig, model: &Model) -> Result<(), StageErro
         let path = config.model_path.display();
         Err(StageError::Load(format!("{path} has {found} {what} where {expected} belong")))
     };
-    if model.is_recurrent() && !(spec.is_first() && spec.is_last()) {
-        // llama.cpp reorders the tokens of a micro-batch for such layers, and tapped rows with them.
-        return Err(StageError::Load(format!("{} has recurrent layers and cannot be a part of a split", spec.model)));
-    }
     // Layers that predict further tokens stay with the last stage and may be counted.
     if model.n_layer() != spec.layers.len() && !(spec.is_last() && model.n_layer() > spec.layers.len()) {
         return wrong("layers", model.n_layer(), spec.layers.len());

@@ -4,7 +4,7 @@
 use mesh_gguf::{Array, Metadata, Value};
 
 pub(crate) const N_LAYER: u32 = 8;
-const N_VOCAB: u32 = 160;
+pub(crate) const N_VOCAB: u32 = 160;
 
 /// One model to prove a family with.
 pub(crate) struct Case {
@@ -145,6 +145,33 @@ fn latent(keys: &mut Keys) {
 fn indexer(keys: &mut Keys) {
     keys.u32("attention.indexer.head_count", 64).u32("attention.indexer.key_length", 128);
     keys.u32("attention.indexer.top_k", 8);
+}
+
+/// A running state of the kind that Mamba has.
+fn state_space(keys: &mut Keys) {
+    keys.u32("ssm.conv_kernel", 4).u32("ssm.inner_size", 256).u32("ssm.state_size", 32);
+    keys.u32("ssm.time_step_rank", 8).u32("ssm.group_count", 2);
+}
+
+/// Attention in some layers, a running state in the others.
+fn hybrid(keys: &mut Keys) {
+    state_space(keys);
+    keys.u32s("attention.head_count_kv", &[0, 0, 2, 0, 2, 0, 0, 2]);
+}
+
+/// A gated delta net in all but every fourth layer.
+fn delta_net(keys: &mut Keys) {
+    keys.u32("block_count", 14);
+    keys.u32("ssm.conv_kernel", 4).u32("ssm.inner_size", 128).u32("ssm.state_size", 32);
+    keys.u32("ssm.time_step_rank", 4).u32("ssm.group_count", 2);
+}
+
+/// Attention through a latent in some layers, a delta net in the others.
+fn delta_attention(keys: &mut Keys) {
+    latent(keys);
+    keys.u32s("attention.head_count_kv", &[0, 0, 1, 0, 1, 0, 0, 1]);
+    keys.u32("ssm.conv_kernel", 4).u32("kda.head_dim", 32).bool("kda.safe_gate", true);
+    keys.f32("kda.gate_lower_bound", -5.0);
 }
 
 pub(crate) const CASES: &[Case] = &[
@@ -413,4 +440,47 @@ pub(crate) const CASES: &[Case] = &[
     })
     .variant("without windows"),
     Case::new("smollm3", three_times_four),
+    Case::new("mamba", |keys| {
+        state_space(keys);
+        keys.u32("attention.head_count", 0).u32("attention.head_count_kv", 0);
+    }),
+    Case::new("mamba2", |keys| {
+        state_space(keys);
+        keys.u32("attention.head_count", 0).u32("attention.head_count_kv", 0);
+    }),
+    Case::new("falcon-h1", state_space),
+    Case::new("qwen3next", |keys| {
+        delta_net(keys);
+        experts(keys);
+    }),
+    Case::new("qwen3next", |keys| {
+        delta_net(keys);
+        experts(keys);
+        keys.u32("full_attention_interval", 3);
+    })
+    .variant("every third"),
+    Case::new("qwen35", |keys| {
+        delta_net(keys);
+        mrope(keys);
+    }),
+    Case::new("qwen35moe", |keys| {
+        delta_net(keys);
+        experts(keys);
+        mrope(keys);
+    }),
+    Case::new("granitehybrid", |keys| {
+        hybrid(keys);
+        keys.f32("embedding_scale", 12.0).f32("residual_scale", 0.22).f32("logit_scale", 8.0);
+        keys.f32("attention.scale", 0.1);
+    }),
+    Case::new("jamba", hybrid),
+    Case::new("kimi-linear", delta_attention),
+    Case::new("bailingmoe3", delta_attention),
+    Case::new("lfm2", |keys| {
+        keys.u32s("attention.head_count_kv", &[0, 0, 2, 0, 2, 0, 0, 2]).u32("shortconv.l_cache", 3);
+    }),
+    Case::new("lfm2moe", |keys| {
+        dense_lead(keys);
+        keys.u32s("attention.head_count_kv", &[0, 0, 2, 0, 2, 0, 0, 2]).u32("shortconv.l_cache", 3);
+    }),
 ];

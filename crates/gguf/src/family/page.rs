@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::{
-    Condition, Cuts, Demand, EmbeddingScale, FAMILIES, Factor, Family, Inject, Input, Period, REFUSED, SpelledOut, Tap,
-    Window,
+    Condition, Cuts, Demand, EmbeddingScale, FAMILIES, Factor, Family, Inject, Input, Period, REFUSED, Recurrent,
+    SpelledOut, Tap, Window,
 };
 
 const HEAD: &str = "\
@@ -50,6 +50,9 @@ fn cuts(row: &Family) -> String {
         Cuts::ExpertStep(1) => "at multiples of the step between layers with experts".to_owned(),
         Cuts::ExpertStep(period) => format!("at multiples of {period} and of the step between layers with experts"),
     };
+    if matches!(row.recurrent, Recurrent::Interval(_) | Recurrent::WithoutKvHeads) {
+        return format!("{place}, with a recurrent layer and another in every stage");
+    }
     match row.window {
         Window::Always(_) | Window::Explicit => {
             format!("{place}, with a layer with a sliding window and one without in every stage")
@@ -81,6 +84,13 @@ fn rules(row: &Family) -> Vec<String> {
             rules.push(format!("which layers slide (period {default} unless the file says another) is written out"));
         }
         Window::None | Window::Explicit => {}
+    }
+    match row.recurrent {
+        Recurrent::Never | Recurrent::WithoutKvHeads => {}
+        Recurrent::EveryLayer => rules.push("every layer is recurrent".to_owned()),
+        Recurrent::Interval(default) => {
+            rules.push(format!("which layers are recurrent (all but every {default}th by default) is written out"));
+        }
     }
     match row.embedding_scale {
         EmbeddingScale::None => {}

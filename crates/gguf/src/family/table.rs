@@ -1,6 +1,8 @@
 //! The data: every family that is proven to split exactly, and those that are known not to.
 
-use super::{Condition, Cuts, Demand, EmbeddingScale, Factor, Family, Inject, Input, Period, SpelledOut, Tap, Window};
+use super::{
+    Condition, Cuts, Demand, EmbeddingScale, Factor, Family, Inject, Input, Period, Recurrent, SpelledOut, Tap, Window,
+};
 
 /// The families that split exactly.
 pub const FAMILIES: &[Family] = &[
@@ -83,6 +85,23 @@ pub const FAMILIES: &[Family] = &[
         no_stage_of: &[64],
         ..plain("exaone4")
     },
+    // Families with recurrent layers.
+    Family { recurrent: Recurrent::EveryLayer, ..plain("falcon-h1") },
+    Family { recurrent: Recurrent::EveryLayer, ..plain("mamba") },
+    Family { recurrent: Recurrent::EveryLayer, ..plain("mamba2") },
+    Family { recurrent: Recurrent::Interval(4), ..plain("qwen3next") },
+    Family { recurrent: Recurrent::Interval(4), ..plain("qwen35") },
+    Family { recurrent: Recurrent::Interval(4), ..plain("qwen35moe") },
+    Family { recurrent: Recurrent::WithoutKvHeads, ..plain("bailingmoe3") },
+    Family {
+        recurrent: Recurrent::WithoutKvHeads,
+        embedding_scale: EmbeddingScale::WherePresent,
+        ..plain("granitehybrid")
+    },
+    Family { recurrent: Recurrent::WithoutKvHeads, ..plain("jamba") },
+    Family { recurrent: Recurrent::WithoutKvHeads, ..plain("kimi-linear") },
+    Family { recurrent: Recurrent::WithoutKvHeads, ..plain("lfm2") },
+    Family { recurrent: Recurrent::WithoutKvHeads, ..plain("lfm2moe") },
     // Families that scale what comes in.
     Family {
         input: Input::Lookup(Factor::SqrtEmbd),
@@ -195,30 +214,16 @@ pub const FAMILIES: &[Family] = &[
 pub const REFUSED: &[(&str, &str)] = &[
     ("arwkv7", MANY_ROWS),
     ("baichuan", "whether it has rotary positions follows from the number of layers"),
-    ("bailingmoe3", RECURRENT),
     ("deepseek4", MANY_ROWS),
     ("dream", DIFFUSION),
-    ("falcon-h1", RECURRENT),
     ("gemma3n", MANY_ROWS),
     ("glm5-next", MANY_ROWS),
-    ("granitehybrid", RECURRENT),
-    ("jamba", RECURRENT),
     ("kimi-k3", "its residual blocks reach across layers"),
-    ("kimi-linear", RECURRENT),
-    ("lfm2", RECURRENT),
-    ("lfm2moe", RECURRENT),
     ("llada", DIFFUSION),
     ("llada-moe", DIFFUSION),
-    ("mamba", RECURRENT),
-    ("mamba2", RECURRENT),
     ("minicpm3", "a residual scale follows from the number of layers"),
     ("minimax-01", "attention slopes follow from the layer's number in the whole model"),
-    ("nemotron_h", RECURRENT),
-    ("nemotron_h_moe", RECURRENT),
     ("plamo2", "llama.cpp gives its layers' outputs no name"),
-    ("qwen35", RECURRENT),
-    ("qwen35moe", RECURRENT),
-    ("qwen3next", RECURRENT),
     ("qwen4exp", MANY_ROWS),
     ("rnd1", DIFFUSION),
     ("rwkv6", MANY_ROWS),
@@ -230,7 +235,6 @@ pub const REFUSED: &[(&str, &str)] = &[
 const SHARED_SELECTION: &str = "some of its layers use the selection of tokens that another layer made";
 const DIFFUSION: &str = "it does not write token by token";
 const MANY_ROWS: &str = "more than one row a token crosses from layer to layer";
-const RECURRENT: &str = "it has recurrent layers, for which llama.cpp reorders the tokens of a batch";
 
 const NO_DEEPSTACK: Condition = Condition {
     key: "n_deepstack_layers",
@@ -247,6 +251,7 @@ const fn plain(architecture: &'static str) -> Family {
         inject: None,
         cuts: Cuts::Any,
         window: Window::None,
+        recurrent: Recurrent::Never,
         embedding_scale: EmbeddingScale::None,
         spelled_out: SpelledOut::Nothing,
         sized_by_layers: &[],

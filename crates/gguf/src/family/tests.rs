@@ -64,7 +64,7 @@ fn ranges_are_checked() {
     // The whole of any model is a stage.
     assert!(check(&model("nonesuch", 4, true), 0, 4).is_ok());
     assert!(refusal(&model("nonesuch", 4, true), 0, 3).contains("nonesuch"));
-    assert!(refusal(&model("mamba", 4, true), 0, 3).contains("recurrent"));
+    assert!(refusal(&model("rwkv7", 4, true), 0, 3).contains("more than one row"));
 }
 
 #[test]
@@ -102,6 +102,37 @@ fn every_stage_has_layers_of_both_kinds_where_it_must() {
     let text = crate::allowed_cuts(&header(&explicit(&[0, 1]))).unwrap_err().to_string();
     assert!(text.contains("2 entries for 8 layers"), "{text}");
     assert!(crate::allowed_cuts(&header(&model("mimo2", 8, true))).unwrap_err().to_string().contains("missing"));
+}
+
+#[test]
+fn recurrent_layers_bound_the_cuts() {
+    assert_eq!(cuts(&model("mamba", 4, true)), [1, 2, 3]);
+    let qwen = |interval| model("qwen3next", 12, true).u32("qwen3next.full_attention_interval", interval);
+    assert_eq!(cuts(&model("qwen3next", 12, true)), [4, 8]);
+    assert_eq!(cuts(&qwen(3)), [3, 6, 9]);
+    assert!(refusal(&qwen(3), 0, 2).contains("recurrence"));
+    assert!(crate::check_range(&header(&qwen(3)), range(4, 6)).is_ok());
+    assert!(refusal(&qwen(0), 0, 3).contains("full_attention_interval"));
+    let explicit = model("qwen3next", 6, true).array("qwen3next.attention.recurrent_layers", 7, 6, &[1, 0, 1, 1, 0, 0]);
+    assert_eq!(cuts(&explicit), [2]);
+
+    let lfm2 = model("lfm2", 8, true).u32s("lfm2.attention.head_count_kv", &[0, 0, 2, 0, 2, 0, 0, 2]);
+    assert_eq!(cuts(&lfm2), [3, 5]);
+    assert_eq!(cuts(&model("lfm2", 8, true)), NO_CUTS);
+}
+
+#[test]
+fn no_stage_begins_with_a_layer_without_heads_where_each_has_its_own_number() {
+    let craft = Craft::default()
+        .str("general.architecture", "jamba")
+        .u32("jamba.block_count", 6)
+        .u32("jamba.context_length", 64)
+        .u32("jamba.embedding_length", 8)
+        .u32s("jamba.attention.head_count", &[4, 0, 4, 0, 4, 0])
+        .u32s("jamba.attention.head_count_kv", &[2, 0, 2, 0, 2, 0])
+        .f32s("token_embd.weight", &[8, 40]);
+    assert_eq!(cuts(&craft), [2, 4]);
+    assert!(refusal(&craft, 3, 6).contains("first layer"));
 }
 
 #[test]

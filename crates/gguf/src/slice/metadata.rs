@@ -2,7 +2,7 @@
 
 use super::{Cut, SMALL_VOCABULARY, SliceKind};
 use crate::error::{HeaderError, KeyFault};
-use crate::family::{EmbeddingScale, Family, Kinds, SpelledOut, WINDOW, WINDOW_PATTERN};
+use crate::family::{EmbeddingScale, Family, Kinds, RECURRENT_LAYERS, Recurrent, SpelledOut, WINDOW, WINDOW_PATTERN};
 use crate::header::Header;
 use crate::info::ModelInfo;
 use crate::metadata::Metadata;
@@ -70,6 +70,14 @@ pub(super) fn cut(header: &Header, family: &Family, info: &ModelInfo, cut: Cut) 
     for (key, value) in spelled_out(source, family.spelled_out, info)? {
         out.set(&format!("{prefix}{key}"), value);
     }
+    let recurrent_key = format!("{prefix}{RECURRENT_LAYERS}");
+    if matches!(family.recurrent, Recurrent::Interval(_))
+        && source.get(&recurrent_key).is_none()
+        && let Some(kinds) = Kinds::recurrent(header, family, info)?
+    {
+        let flags = kinds.slice(cut.start, cut.end).iter().copied();
+        out.set(&recurrent_key, Value::Array(Array::of_bools(flags)));
+    }
     if let Windows::Explicit(pattern) = windows {
         out.set(&format!("{prefix}{WINDOW_PATTERN}"), Value::Array(Array::of_bools(pattern)));
     }
@@ -108,7 +116,7 @@ enum Windows {
 }
 
 fn windows(header: &Header, family: &Family, info: &ModelInfo, cut: Cut) -> Result<Windows, HeaderError> {
-    let Some(kinds) = Kinds::of(header, family, info)? else { return Ok(Windows::AsTheyAre) };
+    let Some(kinds) = Kinds::sliding(header, family, info)? else { return Ok(Windows::AsTheyAre) };
     let pattern = kinds.slice(cut.start, cut.end);
     if !pattern.contains(&true) {
         return Ok(Windows::None);

@@ -137,6 +137,41 @@ fn a_period_becomes_an_explicit_pattern() {
 }
 
 #[test]
+fn what_follows_from_the_whole_model_is_said() {
+    // Which layers are recurrent, where an interval says so.
+    let key = "qwen3next.attention.recurrent_layers";
+    assert_eq!(ints(&sliced(&model("qwen3next", 12, false), 5, 10), key), [1, 1, 0, 1, 1]);
+    // What scales the input of the first stage must not scale rows.
+    let scale = |craft: &Craft, start, end| sliced(craft, start, end).metadata().f32("granite.embedding_scale");
+    let granite = model("granite", 4, false).f32("granite.embedding_scale", 12.0);
+    assert_eq!([scale(&granite, 0, 2), scale(&granite, 2, 4)], [Ok(Some(12.0)), Ok(Some(1.0))]);
+    assert_eq!(scale(&model("granite", 4, false), 2, 4), Ok(None));
+    let minicpm = |craft: &Craft, start, end, key: &str| sliced(craft, start, end).metadata().f32(key);
+    let craft = model("minicpm", 4, false);
+    assert_eq!(minicpm(&craft, 0, 1, "minicpm.embedding_scale"), Ok(None));
+    assert_eq!(minicpm(&craft, 1, 2, "minicpm.embedding_scale"), Ok(Some(1.0)));
+    assert_eq!(minicpm(&craft, 1, 2, "minicpm.residual_scale"), Ok(Some(0.7)));
+    // DeepSeek-V2-Lite has no low-rank query, whatever its file says.
+    let deepseek = |layers, start, end, key: &str| {
+        let craft = model("deepseek2", layers, false).u32("deepseek2.attention.q_lora_rank", 5);
+        sliced(&craft, start, end).metadata().u32(&format!("deepseek2.{key}"))
+    };
+    assert_eq!(deepseek(27, 0, 9, "attention.q_lora_rank"), Ok(Some(0)));
+    assert_eq!(deepseek(28, 0, 9, "attention.q_lora_rank"), Ok(Some(5)));
+    assert_eq!(deepseek(28, 0, 9, "expert_gating_func"), Ok(Some(1)));
+}
+
+#[test]
+fn learned_positions_are_added_once() {
+    let craft = model("gpt2", 4, true).f32s("position_embd.weight", &[8, 64]);
+    let holes = |start, end| {
+        let plan = SlicePlan::new(&header(&craft), range(start, end)).unwrap();
+        names(&plan, true).contains(&"position_embd.weight")
+    };
+    assert_eq!([holes(0, 2), holes(1, 3), holes(2, 4)], [false, true, true]);
+}
+
+#[test]
 fn arrays_with_an_entry_a_layer_are_cut_and_others_kept() {
     let craft = model("llama", 4, false)
         .u32s("llama.attention.head_count_kv", &[1, 2, 1, 2])
