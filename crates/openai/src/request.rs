@@ -3,15 +3,20 @@
 //! A field that would change the answer is either honoured or refused by name; see [`fields`] for all of them. A field
 //! that nobody here knows is skipped and reported, so that a gateway can say so.
 
+mod enforcement;
 mod fields;
 mod raw;
+mod template;
+mod tools;
 
 use mesh_types::chat::SamplingOverrides;
-use mesh_types::{ChatRequest, Fault, Message, ModelId, RequestId};
+use mesh_types::{ChatRequest, Fault, Message, ModelId, RequestId, Tool, ToolChoice};
 use serde_json::{Map, Value};
 
-use fields::Handling;
+use fields::{Handling, Neutral};
 use raw::{OneOrMany, RawContent, RawMessage, RawPart, RawRequest};
+
+pub use tools::{MAX_TOOL_NAME, MAX_TOOLS};
 
 /// Most stop strings in one request. OpenAI takes 4; local servers take more.
 pub const MAX_STOPS: usize = 64;
@@ -41,10 +46,18 @@ pub fn parse(body: &[u8], request: RequestId) -> Result<ParsedChat, Fault> {
     };
     let ignored = sort_fields(map)?;
     let raw: RawRequest = serde_path_to_error::deserialize(&value).map_err(|e| wrong_type(map, &e))?;
-    build(raw, request, ignored)
+    let tools = tools::tools(map.get("tools"))?;
+    let tool_choice = tools::choice(map.get("tool_choice"), map.get("tools"), &tools)?;
+    enforcement::check(&tools, &tool_choice, raw.response_format.as_ref())?;
+    build(raw, Tools { tools, tool_choice }, request, ignored)
 }
 
-fn build(raw: RawRequest, request: RequestId, ignored: Vec<String>) -> Result<ParsedChat, Fault> {
+struct Tools {
+    tools: Vec<Tool>,
+    tool_choice: ToolChoice,
+}
+
+fn build(raw: RawRequest, tools: Tools, request: RequestId, ignored: Vec<String>) -> Result<ParsedChat, Fault> {
     let stream = raw.stream.unwrap_or(false);
     if raw.stream_options.is_some() && !stream {
         return Err(invalid("stream_options", "`stream_options` is only allowed when `stream` is true."));
@@ -75,10 +88,10 @@ fn build(raw: RawRequest, request: RequestId, ignored: Vec<String>) -> Result<Pa
         max_tokens: max_completion_tokens.or(max_tokens),
         sampling,
         stop: stops(raw.stop)?,
-        tools: Vec::new(),
-        tool_choice: mesh_types::ToolChoice::Auto,
-        parallel_tool_calls: true,
-        template_kwargs: Map::new(),
+        tools: tools.tools,
+        tool_choice: tools.tool_choice,
+        parallel_tool_calls: raw.parallel_tool_calls.unwrap_or(true),
+        template_kwargs: template::variables(raw.chat_template_kwargs, raw.reasoning_effort)?,
     };
     let include_usage = raw.stream_options.and_then(|options| options.include_usage).unwrap_or(false);
     Ok(ParsedChat { chat, stream, include_usage, ignored })
@@ -88,6 +101,12 @@ const UNSUPPORTED: &str = "unsupported_parameter";
 
 fn invalid(param: impl Into<String>, message: impl Into<String>) -> Fault {
     Fault::invalid(message).with_param(param)
+}
+
+fn missing(path: impl Into<String>) -> Fault {
+    let path = path.into();
+    let message = format!("`{path}` is missing.");
+    invalid(path, message)
 }
 
 /// Refuses what is not supported, and gives the paths of what is not known.
@@ -116,6 +135,12 @@ fn sort(
             Some(Handling::Refused(_)) => {
                 let path = format!("{prefix}{name}");
                 let message = format!("`{path}` is not supported yet.");
+                return Err(invalid(path, message).with_code(UNSUPPORTED));
+            }
+            Some(Handling::Legacy { .. }) if Neutral::Empty.covers(value) => {}
+            Some(Handling::Legacy { successor }) => {
+                let path = format!("{prefix}{name}");
+                let message = format!("`{path}` is not supported: use {successor} instead.");
                 return Err(invalid(path, message).with_code(UNSUPPORTED));
             }
             None => ignored.push(format!("{prefix}{name}")),
@@ -151,7 +176,7 @@ fn model(name: Option<String>) -> Result<ModelId, Fault> {
     match name {
         Some(name) if !name.is_empty() => Ok(ModelId::new(name)),
         Some(_) => Err(invalid("model", "`model` is empty.")),
-        None => Err(invalid("model", "`model` is missing.")),
+        None => Err(missing("model")),
     }
 }
 
@@ -195,7 +220,7 @@ fn stops(stop: Option<OneOrMany>) -> Result<Vec<String>, Fault> {
 }
 
 fn messages(messages: Option<Vec<RawMessage>>) -> Result<Vec<Message>, Fault> {
-    let messages = messages.ok_or_else(|| invalid("messages", "`messages` is missing."))?;
+    let messages = messages.ok_or_else(|| missing("messages"))?;
     if messages.is_empty() {
         return Err(invalid("messages", "`messages` is empty: it needs at least one message."));
     }
@@ -206,24 +231,34 @@ fn message(raw: RawMessage, index: usize) -> Result<Message, Fault> {
     let path = |field: &str| format!("messages[{index}].{field}");
     let role = raw.role.unwrap_or_default();
     match role.as_str() {
-        "" => {
-            return Err(invalid(path("role"), format!("`{}` is missing.", path("role"))));
-        }
-        "tool" | "function" => {
-            let message = format!("`{}`: messages of role `{role}` are not supported yet.", path("role"));
+        "" => return Err(missing(path("role"))),
+        "function" => {
+            let message = format!("`{}`: the role `function` is not supported: use `tool` instead.", path("role"));
             return Err(invalid(path("role"), message).with_code(UNSUPPORTED));
         }
         _ => {}
     }
+    let tool_calls = tools::calls(raw.tool_calls.unwrap_or_default(), &path("tool_calls"))?;
+    if role != "assistant" && !tool_calls.is_empty() {
+        let message = format!("`{}` is only allowed in messages of role `assistant`.", path("tool_calls"));
+        return Err(invalid(path("tool_calls"), message));
+    }
+    let tool_call_id = match (role.as_str(), raw.tool_call_id) {
+        ("tool", id) => Some(tools::answered(id, path("tool_call_id"))?),
+        (_, None) => None,
+        (_, Some(_)) => {
+            let message = format!("`{}` is only allowed in messages of role `tool`.", path("tool_call_id"));
+            return Err(invalid(path("tool_call_id"), message));
+        }
+    };
     let content = match raw.content {
         Some(RawContent::Text(text)) => Some(text),
         Some(RawContent::Parts(parts)) => Some(join(parts, index)?),
         None if role == "assistant" => None,
-        None => {
-            return Err(invalid(path("content"), format!("`{}` is missing.", path("content"))));
-        }
+        None => return Err(missing(path("content"))),
     };
-    Ok(Message { role, content, name: raw.name, ..Message::default() })
+    let reasoning_content = raw.reasoning_content;
+    Ok(Message { role, content, name: raw.name, reasoning_content, tool_calls, tool_call_id })
 }
 
 /// The text of all parts, one a line, as llama.cpp's server and vLLM join them.
@@ -240,12 +275,10 @@ fn join(parts: Vec<RawPart>, message: usize) -> Result<String, Fault> {
                 return Err(invalid(path, message).with_code(UNSUPPORTED));
             }
             None => {
-                let path = path(index, "type");
-                return Err(invalid(path.clone(), format!("`{path}` is missing.")));
+                return Err(missing(path(index, "type")));
             }
         };
-        let path = path(index, field);
-        texts.push(text.ok_or_else(|| invalid(path.clone(), format!("`{path}` is missing.")))?);
+        texts.push(text.ok_or_else(|| missing(path(index, field)))?);
     }
     Ok(texts.join("\n"))
 }

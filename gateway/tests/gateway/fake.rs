@@ -38,6 +38,11 @@ pub(crate) enum Script {
 pub(crate) enum Step {
     Started,
     Text(&'static str),
+    Reasoning(&'static str),
+    /// Index, id and name.
+    Call(u32, &'static str, &'static str),
+    /// Index and text.
+    Arguments(u32, &'static str),
     Finished(FinishReason),
     Fault(Fault),
     /// An event without a kind.
@@ -232,6 +237,14 @@ async fn perform(step: Step, node: &Node) -> Option<Option<Event>> {
         Step::Started => Some(Some(Event::Started(v1::Started { prompt_tokens: 11, seed: 1 }))),
         Step::Text(text) => {
             Some(Some(Event::Delta(v1::Delta { text: text.to_owned(), tokens: vec![1], position: 11 })))
+        }
+        Step::Reasoning(text) => Some(Some(Event::Reasoning(v1::ReasoningDelta { text: text.to_owned() }))),
+        Step::Call(index, id, name) => {
+            let start = v1::ToolCallStart { index, id: id.to_owned(), name: name.to_owned() };
+            Some(Some(Event::ToolCallStart(start)))
+        }
+        Step::Arguments(index, text) => {
+            Some(Some(Event::ToolCallDelta(v1::ToolCallDelta { index, text: text.to_owned() })))
         }
         Step::Finished(reason) => Some(Some(Event::Finished(mesh_proto::convert::finished(reason, USAGE)))),
         Step::Fault(fault) => Some(Some(Event::Fault(v1::Fault::from(&fault)))),

@@ -10,3 +10,4 @@ mod fake;
 mod http_rules;
 mod lifecycle;
 mod mesh_state;
+mod tools;

@@ -15,6 +15,11 @@ pub(super) enum Handling {
     Harmless,
     /// Would change the answer and is not supported: refused unless it says what happens anyway.
     Refused(Neutral),
+    /// Has a successor, and is refused unless it is null or empty.
+    Legacy {
+        /// What took its place, in the words of the refusal.
+        successor: &'static str,
+    },
 }
 
 /// The value of a refused field that asks for nothing; null always does.
@@ -30,13 +35,11 @@ pub(super) enum Neutral {
     Bool(bool),
     /// One of these strings.
     OneOf(&'static [&'static str]),
-    /// `{"type": "text"}`.
-    TextFormat,
     /// `["text"]`.
     TextOnly,
 }
 
-use Handling::{Harmless, Read, Refused};
+use Handling::{Harmless, Legacy, Read, Refused};
 
 const COUNT: &str = "a positive integer";
 const FLAG: &str = "true or false";
@@ -59,6 +62,12 @@ const FIELDS: &[(&str, Handling)] = &[
     ("stop", Read { expects: "a string or an array of strings" }),
     ("ignore_eos", Read { expects: FLAG }),
     ("n", Read { expects: COUNT }),
+    ("tools", Read { expects: "an array of tools" }),
+    ("tool_choice", Read { expects: "a string or an object" }),
+    ("parallel_tool_calls", Read { expects: FLAG }),
+    ("response_format", Read { expects: "an object" }),
+    ("reasoning_effort", Read { expects: "a string" }),
+    ("chat_template_kwargs", Read { expects: "an object" }),
 
     ("user", Harmless),
     ("metadata", Harmless),
@@ -69,16 +78,11 @@ const FIELDS: &[(&str, Handling)] = &[
     ("prompt_cache_retention", Harmless),
     // A guess at the answer that may speed it up and never changes it.
     ("prediction", Harmless),
-    // Means something with `tools` only.
-    ("parallel_tool_calls", Harmless),
     ("cache_prompt", Harmless),
     ("id_slot", Harmless),
 
-    ("tools", Refused(Neutral::Empty)),
-    ("tool_choice", Refused(Neutral::OneOf(&["none", "auto"]))),
-    ("functions", Refused(Neutral::Empty)),
-    ("function_call", Refused(Neutral::OneOf(&["none", "auto"]))),
-    ("response_format", Refused(Neutral::TextFormat)),
+    ("functions", Legacy { successor: "`tools`" }),
+    ("function_call", Legacy { successor: "`tool_choice` with `tools`" }),
     ("json_schema", Refused(Neutral::Null)),
     ("grammar", Refused(Neutral::Empty)),
     ("guided_json", Refused(Neutral::Null)),
@@ -104,10 +108,8 @@ const FIELDS: &[(&str, Handling)] = &[
     ("modalities", Refused(Neutral::TextOnly)),
     ("audio", Refused(Neutral::Null)),
     ("web_search_options", Refused(Neutral::Null)),
-    ("reasoning_effort", Refused(Neutral::OneOf(&["none"]))),
     ("verbosity", Refused(Neutral::OneOf(&["medium"]))),
     ("chat_template", Refused(Neutral::Null)),
-    ("chat_template_kwargs", Refused(Neutral::Empty)),
     ("add_generation_prompt", Refused(Neutral::Bool(true))),
     ("continue_final_message", Refused(Neutral::Bool(false))),
 ];
@@ -118,13 +120,14 @@ const MESSAGE_FIELDS: &[(&str, Handling)] = &[
     ("role", Read { expects: "a string" }),
     ("content", Read { expects: "a string or an array of text parts" }),
     ("name", Read { expects: "a string" }),
+    ("reasoning_content", Read { expects: "a string" }),
+    ("tool_calls", Read { expects: "an array of tool calls" }),
+    ("tool_call_id", Read { expects: "a string" }),
 
     ("refusal", Harmless),
     ("annotations", Harmless),
 
-    ("tool_calls", Refused(Neutral::Empty)),
-    ("tool_call_id", Refused(Neutral::Null)),
-    ("function_call", Refused(Neutral::Null)),
+    ("function_call", Legacy { successor: "`tool_calls`" }),
     ("audio", Refused(Neutral::Null)),
 ];
 
@@ -153,7 +156,6 @@ impl Neutral {
             (Self::Number(neutral), Value::Number(number)) => number.as_f64() == Some(neutral),
             (Self::Bool(neutral), Value::Bool(flag)) => *flag == neutral,
             (Self::OneOf(neutral), Value::String(text)) => neutral.contains(&text.as_str()),
-            (Self::TextFormat, Value::Object(map)) => map.get("type").and_then(Value::as_str) == Some("text"),
             (Self::TextOnly, Value::Array(items)) => items.iter().all(|item| item.as_str() == Some("text")),
             _ => false,
         }

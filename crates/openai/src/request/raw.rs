@@ -1,9 +1,11 @@
-//! The request as it is written, typed: only the fields that are read, with errors that name their place.
+//! The request as it is written, typed: only the fields that are read, with errors that name their place. `tools` and
+//! `tool_choice` are read by `tools`, from JSON.
 
 use std::fmt;
 
 use serde::Deserialize as Derive;
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
+use serde_json::{Map, Value};
 
 #[derive(Derive)]
 pub(super) struct RawRequest {
@@ -21,6 +23,16 @@ pub(super) struct RawRequest {
     pub(super) stop: Option<OneOrMany>,
     pub(super) ignore_eos: Option<bool>,
     pub(super) n: Option<i64>,
+    pub(super) parallel_tool_calls: Option<bool>,
+    pub(super) response_format: Option<RawFormat>,
+    pub(super) reasoning_effort: Option<String>,
+    pub(super) chat_template_kwargs: Option<Map<String, Value>>,
+}
+
+#[derive(Derive)]
+pub(super) struct RawFormat {
+    #[serde(rename = "type")]
+    pub(super) kind: Option<String>,
 }
 
 #[derive(Derive)]
@@ -33,6 +45,23 @@ pub(super) struct RawMessage {
     pub(super) role: Option<String>,
     pub(super) content: Option<RawContent>,
     pub(super) name: Option<String>,
+    pub(super) reasoning_content: Option<String>,
+    pub(super) tool_calls: Option<Vec<RawToolCall>>,
+    pub(super) tool_call_id: Option<String>,
+}
+
+#[derive(Derive)]
+pub(super) struct RawToolCall {
+    pub(super) id: Option<String>,
+    #[serde(rename = "type")]
+    pub(super) kind: Option<String>,
+    pub(super) function: Option<RawFunction>,
+}
+
+#[derive(Derive)]
+pub(super) struct RawFunction {
+    pub(super) name: Option<String>,
+    pub(super) arguments: Option<String>,
 }
 
 /// A string, or an array of parts.

@@ -3,6 +3,8 @@ use serde_json::json;
 
 use super::*;
 
+mod calling;
+
 fn parse_value(value: &Value) -> Result<ParsedChat, Fault> {
     parse(value.to_string().as_bytes(), RequestId::new("r"))
 }
@@ -103,6 +105,10 @@ fn a_wrong_type_names_its_place() {
         (json!({"stream": "yes"}), "stream"),
         (json!({"stream": true, "stream_options": {"include_usage": 1}}), "stream_options.include_usage"),
         (json!({"n": "one"}), "n"),
+        (json!({"parallel_tool_calls": 1}), "parallel_tool_calls"),
+        (json!({"response_format": "json"}), "response_format"),
+        (json!({"chat_template_kwargs": "x"}), "chat_template_kwargs"),
+        (json!({"reasoning_effort": 3}), "reasoning_effort"),
     ];
     for (extra, param) in cases {
         assert_eq!(refused(extra.clone()).0, param, "{extra}");
@@ -184,19 +190,18 @@ fn messages_keep_their_roles_names_and_joined_text() {
 fn what_is_not_supported_is_refused_by_name() {
     let unsupported = Some("unsupported_parameter".to_owned());
     for extra in [
-        json!({"tools": [{"type": "function"}]}),
-        json!({"tool_choice": "required"}),
         json!({"functions": [{}]}),
+        json!({"function_call": "auto"}),
         json!({"logprobs": true}),
         json!({"top_logprobs": 2}),
         json!({"response_format": {"type": "json_object"}}),
+        json!({"response_format": {"type": "json_schema", "json_schema": {}}}),
         json!({"n": 2}),
         json!({"logit_bias": {"5": 1}}),
         json!({"presence_penalty": 0.5}),
         json!({"frequency_penalty": 1}),
         json!({"modalities": ["text", "audio"]}),
         json!({"audio": {}}),
-        json!({"reasoning_effort": "high"}),
         json!({"web_search_options": {}}),
         json!({"grammar": "root ::= x"}),
     ] {
@@ -204,9 +209,8 @@ fn what_is_not_supported_is_refused_by_name() {
         assert_eq!(refused(extra), (name, unsupported.clone()));
     }
     for (message, param) in [
-        (json!({"role": "assistant", "tool_calls": [{}]}), "messages[0].tool_calls"),
-        (json!({"role": "tool", "content": "x", "tool_call_id": "1"}), "messages[0].tool_call_id"),
-        (json!({"role": "tool", "content": "x"}), "messages[0].role"),
+        (json!({"role": "assistant", "function_call": {"name": "f"}}), "messages[0].function_call"),
+        (json!({"role": "function", "name": "f", "content": "x"}), "messages[0].role"),
         (json!({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}), "messages[0].content[0].type"),
         (json!({"role": "user", "content": [{"type": "input_audio"}]}), "messages[0].content[0].type"),
     ] {

@@ -1,0 +1,178 @@
+//! A request's `tools`, the choice of them, and the calls and results in its messages.
+
+use std::collections::HashSet;
+
+use mesh_types::{Fault, Tool, ToolCall, ToolChoice};
+use serde_json::{Map, Value};
+
+use super::raw::RawToolCall;
+use super::{UNSUPPORTED, describe, invalid, missing};
+
+/// Most tools in one request. OpenAI takes 128; agents with many servers of tools have more.
+pub const MAX_TOOLS: usize = 1024;
+/// Most characters of a tool's name, as at OpenAI.
+pub const MAX_TOOL_NAME: usize = 64;
+
+/// The tools in `value`, the request's field.
+pub(super) fn tools(value: Option<&Value>) -> Result<Vec<Tool>, Fault> {
+    let definitions = match value {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Array(definitions)) => definitions,
+        Some(other) => return Err(wrong("tools", "an array of tools", other)),
+    };
+    if definitions.len() > MAX_TOOLS {
+        let message = format!("`tools` holds {} tools; at most {MAX_TOOLS} are allowed.", definitions.len());
+        return Err(invalid("tools", message));
+    }
+    let mut names = HashSet::new();
+    let mut tools = Vec::with_capacity(definitions.len());
+    for (index, definition) in definitions.iter().enumerate() {
+        let tool = tool(definition, &format!("tools[{index}]"))?;
+        if !names.insert(tool.name.clone()) {
+            let path = format!("tools[{index}].function.name");
+            return Err(invalid(path, format!("`tools` holds two functions of the name `{}`.", tool.name)));
+        }
+        tools.push(tool);
+    }
+    Ok(tools)
+}
+
+fn tool(definition: &Value, path: &str) -> Result<Tool, Fault> {
+    let Value::Object(fields) = definition else { return Err(wrong(path, "an object", definition)) };
+    function_type(fields, path)?;
+    let path = format!("{path}.function");
+    let function = match fields.get("function") {
+        Some(Value::Object(function)) => function,
+        None | Some(Value::Null) => return Err(missing(path)),
+        Some(other) => return Err(wrong(&path, "an object", other)),
+    };
+    name(function.get("name"), &format!("{path}.name"))?;
+    for (field, expects, fits) in [
+        ("description", "a string", Value::is_string as fn(&Value) -> bool),
+        ("parameters", "an object that holds a JSON schema", Value::is_object),
+        ("strict", "true or false", Value::is_boolean),
+    ] {
+        match function.get(field) {
+            Some(value) if !value.is_null() && !fits(value) => {
+                return Err(wrong(&format!("{path}.{field}"), expects, value));
+            }
+            _ => {}
+        }
+    }
+    Tool::from_definition(definition.clone()).map_err(|what| invalid(path.clone(), format!("`{path}` {what}.")))
+}
+
+/// `type` has to be `function`: the only type of tools that the dialect's clients run themselves and are served here.
+fn function_type(fields: &Map<String, Value>, path: &str) -> Result<(), Fault> {
+    let path = format!("{path}.type");
+    match fields.get("type") {
+        None | Some(Value::Null) => Err(missing(path)),
+        Some(Value::String(kind)) if kind == "function" => Ok(()),
+        Some(Value::String(kind)) if kind == "custom" || kind == "allowed_tools" => {
+            let message = format!("`{path}`: the type `{kind}` is not supported yet; only `function` is.");
+            Err(invalid(path, message).with_code(UNSUPPORTED))
+        }
+        Some(Value::String(kind)) => Err(invalid(path.clone(), format!("`{path}` must be `function`, not `{kind}`."))),
+        Some(other) => Err(wrong(&path, "the string `function`", other)),
+    }
+}
+
+fn name(value: Option<&Value>, path: &str) -> Result<(), Fault> {
+    let name = match value {
+        None | Some(Value::Null) => return Err(missing(path)),
+        Some(Value::String(name)) => name,
+        Some(other) => return Err(wrong(path, "a string", other)),
+    };
+    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
+    if is_plain && (1..=MAX_TOOL_NAME).contains(&name.len()) {
+        return Ok(());
+    }
+    let message = format!("`{path}` must be 1 to {MAX_TOOL_NAME} letters (a-z, A-Z), digits, `_` or `-`.");
+    Err(invalid(path, message))
+}
+
+/// The choice in `value`, the request's `tool_choice`. `given` is the request's `tools`, and `tools` what is in it.
+pub(super) fn choice(value: Option<&Value>, given: Option<&Value>, tools: &[Tool]) -> Result<ToolChoice, Fault> {
+    const PATH: &str = "tool_choice";
+    let choice = match value {
+        None | Some(Value::Null) => return Ok(ToolChoice::Auto),
+        Some(Value::String(word)) => match word.as_str() {
+            "auto" => ToolChoice::Auto,
+            "none" => ToolChoice::None,
+            "required" => ToolChoice::Required,
+            _ => {
+                let message = "`tool_choice` must be `auto`, `none`, `required` or a function.";
+                return Err(invalid(PATH, message));
+            }
+        },
+        Some(Value::Object(fields)) => ToolChoice::Named(named(fields)?),
+        Some(other) => return Err(wrong(PATH, "a string or an object", other)),
+    };
+    let asks_for_nothing = matches!(choice, ToolChoice::Auto | ToolChoice::None);
+    if given.is_none_or(Value::is_null) || (tools.is_empty() && !asks_for_nothing) {
+        return Err(invalid(PATH, "`tool_choice` is only allowed when `tools` are given."));
+    }
+    match &choice {
+        ToolChoice::Named(name) if !tools.iter().any(|tool| tool.name == *name) => {
+            Err(invalid(PATH, format!("`tool_choice` names the function `{name}`, which is not in `tools`.")))
+        }
+        _ => Ok(choice),
+    }
+}
+
+fn named(fields: &Map<String, Value>) -> Result<String, Fault> {
+    const PATH: &str = "tool_choice.function";
+    function_type(fields, "tool_choice")?;
+    match fields.get("function") {
+        None | Some(Value::Null) => Err(missing(PATH)),
+        Some(Value::Object(function)) => {
+            let path = format!("{PATH}.name");
+            match function.get("name") {
+                Some(Value::String(name)) => Ok(name.clone()),
+                None | Some(Value::Null) => Err(missing(path)),
+                Some(other) => Err(wrong(&path, "a string", other)),
+            }
+        }
+        Some(other) => Err(wrong(PATH, "an object", other)),
+    }
+}
+
+/// The calls of an assistant's turn, whose field is at `path`.
+pub(super) fn calls(raw: Vec<RawToolCall>, path: &str) -> Result<Vec<ToolCall>, Fault> {
+    raw.into_iter().enumerate().map(|(index, call)| self::call(call, &format!("{path}[{index}]"))).collect()
+}
+
+fn call(raw: RawToolCall, path: &str) -> Result<ToolCall, Fault> {
+    match raw.kind.as_deref() {
+        None | Some("function") => {}
+        Some(kind) => {
+            let path = format!("{path}.type");
+            let message = format!("`{path}`: calls of type `{kind}` are not supported yet; only `function` is.");
+            return Err(invalid(path, message).with_code(UNSUPPORTED));
+        }
+    }
+    let given = |text: Option<String>, field: &str| {
+        text.filter(|text| !text.is_empty()).ok_or_else(|| missing(format!("{path}.{field}")))
+    };
+    let id = given(raw.id, "id")?;
+    let function = raw.function.ok_or_else(|| missing(format!("{path}.function")))?;
+    let name = given(function.name, "function.name")?;
+    // What a model wrote need not be JSON, and stays as it is.
+    let arguments = function.arguments.ok_or_else(|| missing(format!("{path}.function.arguments")))?;
+    Ok(ToolCall { id, name, arguments })
+}
+
+/// The call that the tool's result at `path` answers.
+pub(super) fn answered(id: Option<String>, path: String) -> Result<String, Fault> {
+    match id {
+        Some(id) if !id.is_empty() => Ok(id),
+        _ => {
+            let message = format!("`{path}` is missing: a message of role `tool` names the call that it answers.");
+            Err(invalid(path, message))
+        }
+    }
+}
+
+fn wrong(path: &str, expects: &str, value: &Value) -> Fault {
+    invalid(path, format!("`{path}` must be {expects}, not {}.", describe(value)))
+}
