@@ -59,6 +59,7 @@ pub fn weights(header: &[u8], seed: u64) -> Result<Vec<Weight>, SynthError> {
     // SAFETY: returns a struct by value.
     let mut params = unsafe { sys::llama_model_default_params() };
     params.n_gpu_layers = 0;
+    params.load_mtp = true;
     // SAFETY: the metadata is live, `maker` outlives the call, and `fill` takes it for what it is.
     let (model, log) = log::capture(|| unsafe {
         let maker = (&raw mut maker).cast();

@@ -125,6 +125,9 @@ pub enum Recurrent {
     Interval(u32),
     /// Those for which `{arch}.attention.head_count_kv` has a 0. Every stage has a layer of either kind.
     WithoutKvHeads,
+    /// Those for which `{arch}.feed_forward_length` has a 0 as well; the others have attention or a feed-forward part.
+    /// Every stage has a layer with a state and one without.
+    WithoutKvHeadsAndFeedForward,
 }
 
 /// Which layers of a period slide.

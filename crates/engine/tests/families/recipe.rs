@@ -159,6 +159,14 @@ fn hybrid(keys: &mut Keys) {
     keys.u32s("attention.head_count_kv", &[0, 0, 2, 0, 2, 0, 0, 2]);
 }
 
+/// Attention, a running state or a feed-forward part in each layer.
+fn three_kinds(keys: &mut Keys) {
+    state_space(keys);
+    keys.u32("block_count", 12);
+    keys.u32s("attention.head_count_kv", &[0, 0, 2, 0, 0, 2, 0, 0, 2, 0, 0, 0]);
+    keys.u32s("feed_forward_length", &[0, 192, 0, 0, 192, 0, 0, 192, 0, 0, 192, 0]);
+}
+
 /// A gated delta net in all but every fourth layer.
 fn delta_net(keys: &mut Keys) {
     keys.u32("block_count", 14);
@@ -483,4 +491,25 @@ pub(crate) const CASES: &[Case] = &[
         dense_lead(keys);
         keys.u32s("attention.head_count_kv", &[0, 0, 2, 0, 2, 0, 0, 2]).u32("shortconv.l_cache", 3);
     }),
+    Case::new("nemotron_h", three_kinds),
+    Case::new("nemotron_h_moe", |keys| {
+        three_kinds(keys);
+        experts(keys);
+    }),
+    Case::new("glm4moe", |keys| {
+        dense_lead(keys);
+        keys.u32("block_count", 9).u32("nextn_predict_layers", 1);
+    })
+    .variant("with a layer for further tokens"),
+    Case::new("deepseek2", |keys| {
+        latent(keys);
+        keys.u32("block_count", 9).u32("nextn_predict_layers", 1);
+    })
+    .variant("with a layer for further tokens"),
+    Case::new("qwen35", |keys| {
+        delta_net(keys);
+        mrope(keys);
+        keys.u32("block_count", 15).u32("nextn_predict_layers", 1);
+    })
+    .variant("with a layer for further tokens"),
 ];

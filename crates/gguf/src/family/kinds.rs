@@ -20,6 +20,8 @@ pub(crate) struct Kinds {
     /// What a layer that is flagged has.
     pub(crate) what: &'static str,
     flags: Vec<bool>,
+    /// Layers that are of neither kind.
+    neither: Vec<u32>,
     n_layer: u32,
     /// Whether a stage has to have layers of both kinds.
     both_needed: bool,
@@ -55,12 +57,13 @@ impl Kinds {
             }
             (None, None) => return Err(HeaderError::key(&key(WINDOW_PATTERN), KeyFault::Missing)),
         };
-        Ok(Some(Self { what: "a sliding window", flags, n_layer: info.n_layer, both_needed }))
+        Ok(Some(Self { what: "a sliding window", flags, neither: Vec::new(), n_layer: info.n_layer, both_needed }))
     }
 
     /// Which layers are recurrent; `None` where none is, or all are.
     pub(crate) fn recurrent(header: &Header, family: &Family, info: &ModelInfo) -> Result<Option<Self>, HeaderError> {
         let key = |name: &str| format!("{}.{name}", info.architecture);
+        let mut neither = Vec::new();
         let flags = match family.recurrent {
             Recurrent::Never | Recurrent::EveryLayer => return Ok(None),
             Recurrent::Interval(default) => match explicit(header, &key(RECURRENT_LAYERS), info)? {
@@ -78,8 +81,16 @@ impl Kinds {
                 Some(heads) => heads.into_iter().map(|any| !any).collect(),
                 None => vec![false; info.n_layer_all() as usize],
             },
+            Recurrent::WithoutKvHeadsAndFeedForward => {
+                // One number stands for all layers.
+                let all = || vec![true; info.n_layer_all() as usize];
+                let heads = explicit(header, &key("attention.head_count_kv"), info)?.unwrap_or_else(all);
+                let feed_forward = explicit(header, &key("feed_forward_length"), info)?.unwrap_or_else(all);
+                neither.extend((0..info.n_layer_all()).filter(|layer| feed_forward[*layer as usize]));
+                heads.into_iter().zip(feed_forward).map(|(heads, any)| !heads && !any).collect()
+            }
         };
-        Ok(Some(Self { what: "recurrence", flags, n_layer: info.n_layer, both_needed: true }))
+        Ok(Some(Self { what: "recurrence", flags, neither, n_layer: info.n_layer, both_needed: true }))
     }
 
     /// The layers `start` to `end`, the latter not included.
@@ -106,8 +117,9 @@ impl Kinds {
     }
 
     fn mixed(&self, start: u32, end: u32) -> bool {
-        let layers = self.slice(start, end);
-        !self.both_needed || (layers.contains(&true) && layers.contains(&false))
+        let counts = |layer: &u32| !self.neither.contains(layer);
+        let has = |kind| (start..end).filter(counts).any(|layer| self.flags.get(layer as usize) == Some(&kind));
+        !self.both_needed || (has(true) && has(false))
     }
 }
 

@@ -50,7 +50,10 @@ fn cuts(row: &Family) -> String {
         Cuts::ExpertStep(1) => "at multiples of the step between layers with experts".to_owned(),
         Cuts::ExpertStep(period) => format!("at multiples of {period} and of the step between layers with experts"),
     };
-    if matches!(row.recurrent, Recurrent::Interval(_) | Recurrent::WithoutKvHeads) {
+    if matches!(
+        row.recurrent,
+        Recurrent::Interval(_) | Recurrent::WithoutKvHeads | Recurrent::WithoutKvHeadsAndFeedForward
+    ) {
         return format!("{place}, with a recurrent layer and another in every stage");
     }
     match row.window {
@@ -86,7 +89,7 @@ fn rules(row: &Family) -> Vec<String> {
         Window::None | Window::Explicit => {}
     }
     match row.recurrent {
-        Recurrent::Never | Recurrent::WithoutKvHeads => {}
+        Recurrent::Never | Recurrent::WithoutKvHeads | Recurrent::WithoutKvHeadsAndFeedForward => {}
         Recurrent::EveryLayer => rules.push("every layer is recurrent".to_owned()),
         Recurrent::Interval(default) => {
             rules.push(format!("which layers are recurrent (all but every {default}th by default) is written out"));

@@ -102,6 +102,16 @@ pub const FAMILIES: &[Family] = &[
     Family { recurrent: Recurrent::WithoutKvHeads, ..plain("kimi-linear") },
     Family { recurrent: Recurrent::WithoutKvHeads, ..plain("lfm2") },
     Family { recurrent: Recurrent::WithoutKvHeads, ..plain("lfm2moe") },
+    Family {
+        recurrent: Recurrent::WithoutKvHeadsAndFeedForward,
+        tap: Tap::Layer("nemotron_h_block_out"),
+        ..plain("nemotron_h")
+    },
+    Family {
+        recurrent: Recurrent::WithoutKvHeadsAndFeedForward,
+        tap: Tap::Layer("nemotron_h_block_out"),
+        ..plain("nemotron_h_moe")
+    },
     // Families that scale what comes in.
     Family {
         input: Input::Lookup(Factor::SqrtEmbd),

@@ -122,6 +122,23 @@ fn recurrent_layers_bound_the_cuts() {
 }
 
 #[test]
+fn layers_of_a_third_kind_do_not_count() {
+    let craft = model("nemotron_h", 6, true).u32s("nemotron_h.attention.head_count_kv", &[0, 0, 2, 0, 0, 2]);
+    let bytes = craft.file();
+    let key = b"nemotron_h.feed_forward_length";
+    let at = bytes.windows(key.len()).position(|window| window == key).unwrap() + key.len() + 4 + 4 + 8;
+    let mut bytes = bytes;
+    // State, feed-forward, attention, feed-forward, state, attention.
+    for (layer, width) in [0u32, 9, 0, 9, 0, 0].into_iter().enumerate() {
+        bytes[at + 4 * layer..][..4].copy_from_slice(&width.to_le_bytes());
+    }
+    let header = Header::parse(&bytes).unwrap();
+    assert_eq!(crate::allowed_cuts(&header).unwrap(), [3]);
+    assert!(crate::check_range(&header, range(0, 2)).is_err());
+    assert!(crate::check_range(&header, range(3, 6)).is_ok());
+}
+
+#[test]
 fn no_stage_begins_with_a_layer_without_heads_where_each_has_its_own_number() {
     let craft = Craft::default()
         .str("general.architecture", "jamba")
