@@ -201,3 +201,33 @@ fn fault(error: GenerateError) -> Fault {
 fn count(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mesh_types::{ModelId, RequestId, Tool, ToolCall, ToolChoice};
+
+    #[test]
+    fn tools_calls_and_results_are_refused_by_name() {
+        let said = |role: &str| Message { role: role.to_owned(), content: Some("x".to_owned()), ..Message::default() };
+        let request = |messages, tools| ChatRequest {
+            request: RequestId::new("r"),
+            model: ModelId::new("m"),
+            messages,
+            max_tokens: None,
+            sampling: Default::default(),
+            stop: Vec::new(),
+            tools,
+            tool_choice: ToolChoice::Auto,
+            parallel_tool_calls: true,
+            template_kwargs: Default::default(),
+        };
+        let refused = |messages, tools| refuse_tools(&request(messages, tools)).err().and_then(|fault| fault.param);
+        let tool = Tool::from_definition(serde_json::json!({"name": "f"})).unwrap();
+        let calling = Message { tool_calls: vec![ToolCall::default()], ..said("assistant") };
+        assert_eq!(refused(vec![said("user")], Vec::new()), None);
+        assert_eq!(refused(vec![said("user")], vec![tool]).as_deref(), Some("tools"));
+        assert_eq!(refused(vec![said("user"), calling], Vec::new()).as_deref(), Some("messages[1]"));
+        assert_eq!(refused(vec![said("user"), said("tool")], Vec::new()).as_deref(), Some("messages[1]"));
+    }
+}
