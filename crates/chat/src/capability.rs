@@ -105,8 +105,8 @@ mod tests {
     use super::*;
 
     const TOOLS: &str = "{% if tools %}{% for t in tools %}{{ t|tojson }}\n{% endfor %}{% endif %}";
-    const CALLS: &str = "{% for c in m.tool_calls or [] %}<tool_call>\n\
-        {\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments|tojson }}}\n</tool_call>\n{% endfor %}";
+    const CALLS: &str = "{% for c in m.tool_calls or [] %}<tool_call>\n{\"name\": \"{{ c.function.name }}\", \
+        \"arguments\": {{ c.function.arguments|tojson }}}\n</tool_call>\n{% endfor %}";
 
     fn of(source: &str) -> Capability {
         Capability::probe(&ChatTemplate::parse(source, "<s>", "</s>").expect("a template"))

@@ -131,3 +131,81 @@ fn line(delta: Value, finish_reason: Option<&str>) -> String {
     });
     format!("data: {chunk}\n\n")
 }
+
+#[cfg(test)]
+mod tests {
+    use mesh_chat::Format;
+    use mesh_types::ToolChoice;
+
+    use super::*;
+
+    fn run(pieces: &[&[u8]], reason: FinishReason, parallel: bool) -> (Vec<Vec<TurnEvent>>, FinishReason) {
+        let format = Format::named("hermes").expect("a format");
+        let mut parser = TurnParser::new(&TurnOptions {
+            strategy: mesh_chat::Strategy::Native(format),
+            tools: &[],
+            choice: &ToolChoice::Auto,
+            any_tool: true,
+            parallel,
+            prompt: "",
+            seed: "test",
+        });
+        let pieces: Vec<Vec<u8>> = pieces.iter().map(|piece| piece.to_vec()).collect();
+        events(&mut parser, &pieces, reason)
+    }
+
+    fn parsed(pieces: &[&[u8]], reason: FinishReason) -> Value {
+        let (events, reason) = run(pieces, reason, true);
+        serde_json::from_str(&message(events, reason)).expect("JSON")
+    }
+
+    const CALL: &[u8] = b"<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>";
+
+    #[test]
+    fn a_message_has_the_shape_of_the_api() {
+        let text = parsed(&[b"Ok \xf0\x9f", b"\x98\x80"], FinishReason::Stop);
+        assert_eq!(text, json!({"message": {"role": "assistant", "content": "Ok \u{1f600}"}, "finish_reason": "stop"}));
+        let call = parsed(&[CALL], FinishReason::Stop);
+        assert_eq!(call["finish_reason"], "tool_calls");
+        assert_eq!(call["message"]["content"], Value::Null);
+        assert_eq!(call["message"]["tool_calls"][0]["function"], json!({"name": "now", "arguments": "{}"}));
+        assert_eq!(call["message"]["tool_calls"][0]["type"], "function");
+        assert_eq!(parsed(&[b"<think>Hm"], FinishReason::Length)["message"]["reasoning_content"], "Hm");
+        assert_eq!(parsed(&[b"Cut o"], FinishReason::Length)["finish_reason"], "length");
+        assert_eq!(parsed(&[], FinishReason::Stop)["message"]["content"], "");
+    }
+
+    #[test]
+    fn what_ends_the_generation_has_not_run_out_of_length() {
+        let (events, reason) = run(&[CALL, b" and more", b"and more"], FinishReason::Length, false);
+        assert_eq!(reason, FinishReason::Stop);
+        assert!(!events.iter().flatten().any(|event| matches!(event, TurnEvent::Content(_))));
+    }
+
+    #[test]
+    fn a_stream_names_a_call_once() {
+        let (head, tail) = CALL.split_at(45);
+        let (events, reason) = run(&[b"Hm. ", head, tail], FinishReason::Stop, true);
+        let text = stream(&events, reason);
+        assert!(text.ends_with("data: [DONE]\n\n"));
+        let lines = text.lines().filter_map(|line| line.strip_prefix("data: {").map(|rest| format!("{{{rest}")));
+        let chunks: Vec<Value> = lines.map(|line| serde_json::from_str(&line).expect("JSON")).collect();
+        let deltas: Vec<&Value> = chunks.iter().map(|chunk| &chunk["choices"][0]["delta"]).collect();
+        assert_eq!(deltas[0]["role"], "assistant");
+        assert_eq!(deltas[1]["content"], "Hm.");
+        let calls: Vec<&Value> = deltas.iter().filter_map(|delta| delta["tool_calls"].get(0)).collect();
+        assert_eq!(calls.iter().filter(|call| call.get("id").is_some()).count(), 1);
+        let arguments: String = calls.iter().filter_map(|call| call["function"]["arguments"].as_str()).collect();
+        assert_eq!(arguments, "{}");
+        assert_eq!(chunks.last().expect("chunks")["choices"][0]["finish_reason"], "tool_calls");
+    }
+
+    #[test]
+    fn pieces_are_hex() {
+        assert_eq!(bytes("4f6B"), Some(b"Ok".to_vec()));
+        assert_eq!(bytes("4f6"), None);
+        assert_eq!(bytes("zz"), None);
+        assert_eq!(pieces(Some("[\"4f\", \"\"]")).expect("pieces"), [b"O".to_vec(), Vec::new()]);
+        assert!(pieces(Some("[1]")).is_err());
+    }
+}

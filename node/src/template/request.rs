@@ -139,3 +139,64 @@ fn choice(value: Option<&Value>) -> Result<ToolChoice, TemplateError> {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parse(request: Value) -> Result<Request, String> {
+        Request::parse(request.to_string().as_bytes()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn all_may_be_absent_or_null() {
+        for request in [json!({}), json!({"messages": null, "tools": null, "tool_choice": null, "bos_token": null})] {
+            let request = parse(request).expect("a request");
+            assert!(request.messages.is_empty() && request.tools.is_empty() && request.variables.is_empty());
+            assert!(request.parallel && request.add_generation_prompt);
+            assert_eq!(request.choice, ToolChoice::Auto);
+        }
+    }
+
+    #[test]
+    fn messages_keep_their_calls_and_join_their_parts() {
+        let call = json!({"id": "a", "type": "function", "function": {"name": "look", "arguments": "{ }"}});
+        let part = |text: &str| json!({"type": "text", "text": text});
+        let request = parse(json!({
+            "messages": [
+                {"role": "assistant", "content": null, "reasoning_content": "Hm.", "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "a", "content": [part("x"), part("y")]},
+            ],
+            "tool_choice": {"type": "function", "function": {"name": "look"}},
+        }));
+        let request = request.expect("a request");
+        let [assistant, tool] = request.messages.as_slice() else { panic!("{:?}", request.messages) };
+        assert_eq!((assistant.content.as_deref(), assistant.reasoning_content.as_deref()), (None, Some("Hm.")));
+        let call = ToolCall { id: "a".to_owned(), name: "look".to_owned(), arguments: "{ }".to_owned() };
+        assert_eq!(assistant.tool_calls, [call]);
+        assert_eq!((tool.content.as_deref(), tool.tool_call_id.as_deref()), (Some("x\ny"), Some("a")));
+        assert_eq!(request.choice, ToolChoice::Named("look".to_owned()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_its_place() {
+        for (request, place) in [
+            (json!([]), "`request`"),
+            (json!({"messages": [{}]}), "`messages[0].role`"),
+            (json!({"messages": [{"role": "user", "content": 1}]}), "`messages[0].content`"),
+            (
+                json!({"messages": [{"role": "assistant", "tool_calls": [{}]}]}),
+                "`messages[0].tool_calls[0].function.name`",
+            ),
+            (json!({"tools": [{"name": "a"}, {}]}), "`tools[1]` has no `name`"),
+            (json!({"tool_choice": "always"}), "`tool_choice`"),
+            (json!({"add_generation_prompt": 1}), "`add_generation_prompt`"),
+        ] {
+            let error = parse(request).expect_err(place);
+            assert!(error.contains(place), "{error}");
+        }
+        assert!(Request::parse(b"{").expect_err("no JSON").to_string().contains("no JSON"));
+    }
+}

@@ -61,8 +61,9 @@ fn a_result_has_to_answer_an_open_call() {
 #[test]
 fn a_template_can_walk_the_arguments_and_sees_no_null() {
     let source = "{% for m in messages %}{{ m.role }}:{{ m.content }}\
-        {% for c in m.tool_calls or [] %}[{{ c.function.name }}{% for k, v in c.function.arguments|items %} {{ k }}={{ v }}{% endfor %}]\
-        {% endfor %};{% endfor %}{{ tools|tojson }}";
+        {% for c in m.tool_calls or [] %}[{{ c.function.name }}\
+        {% for k, v in c.function.arguments|items %} {{ k }}={{ v }}{% endfor %}]{% endfor %};\
+        {% endfor %}{{ tools|tojson }}";
     let messages = [said("user", "Hi"), calling(&[("a", "look")]), result("a", "seen")];
     assert_eq!(
         rendered(source, &messages, &native("hermes", true)),

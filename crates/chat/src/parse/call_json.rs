@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::parse::json;
+
 /// Fields that name the tool, and those that hold its arguments, over all formats.
 const NAMES: [&str; 3] = ["name", "tool_name", "tool"];
 const ARGUMENTS: [&str; 4] = ["arguments", "parameters", "args", "input"];
@@ -85,7 +87,7 @@ impl Scan<'_> {
                     self.at += 1;
                     continue;
                 }
-                b'"' => {}
+                b'"' | b'\'' => {}
                 _ => return Err(Stuck::No),
             }
             let key = self.string()?;
@@ -101,7 +103,7 @@ impl Scan<'_> {
                 let start = self.at;
                 self.value()?;
                 self.before = Some(start..self.at);
-            } else if (NAMES.contains(&key.as_str()) || key == WRAPPER) && first == b'"' {
+            } else if (NAMES.contains(&key.as_str()) || key == WRAPPER) && matches!(first, b'"' | b'\'') {
                 let name = self.string()?;
                 if let Some(before) = self.before.take() {
                     return Ok(self.call(name, Place::Before(before)));
@@ -144,7 +146,8 @@ impl Scan<'_> {
     fn string(&mut self) -> Result<String, Stuck> {
         let start = self.at;
         self.skip_string()?;
-        serde_json::from_str(&self.text[start..self.at]).map_err(|_| Stuck::No)
+        let mended = json::mended(&self.text[start..self.at]).ok_or(Stuck::No)?;
+        serde_json::from_str(&mended).map_err(|_| Stuck::No)
     }
 
     fn skip_string(&mut self) -> Result<(), Stuck> {
@@ -156,7 +159,7 @@ impl Scan<'_> {
         let mut depth = 0usize;
         loop {
             match self.peek()? {
-                b'"' => self.skip_string()?,
+                b'"' | b'\'' => self.skip_string()?,
                 b'{' | b'[' => {
                     depth += 1;
                     self.at += 1;
@@ -176,19 +179,20 @@ impl Scan<'_> {
     }
 
     fn word(&mut self) -> Result<(), Stuck> {
-        let ends = |b: &u8| b.is_ascii_whitespace() || b",:{}[]\"".contains(b);
+        let ends = |b: &u8| b.is_ascii_whitespace() || b",:{}[]\"'".contains(b);
         let len = self.bytes[self.at..].iter().position(ends).ok_or(Stuck::More)?;
         self.at += len;
         Ok(())
     }
 }
 
-/// Where the string that begins at byte `at` ends.
+/// Where the string that begins at byte `at` ends, in whichever quotes.
 fn end_of_string(bytes: &[u8], at: usize) -> Option<usize> {
+    let quote = *bytes.get(at)?;
     let mut next = at + 1;
     loop {
-        match bytes.get(next)? {
-            b'"' => return Some(next + 1),
+        match *bytes.get(next)? {
+            byte if byte == quote => return Some(next + 1),
             b'\\' => next += 2,
             _ => next += 1,
         }
@@ -208,7 +212,7 @@ pub(crate) fn rest(text: &str, mut open: usize) -> Option<(usize, usize)> {
                 scan.at += 1;
             }
             b',' => scan.at += 1,
-            b'"' => match scan
+            b'"' | b'\'' => match scan
                 .string()
                 .and_then(|_| scan.expect(b':'))
                 .and_then(|()| scan.peek())
@@ -243,6 +247,7 @@ mod tests {
             call("f", Place::Next, 54, 2)
         );
         assert_eq!(head(r#"{"f": {"#, 0, true), call("f", Place::Next, 6, 1));
+        assert_eq!(head("{'name': 'f', 'arguments': {", 0, false), call("f", Place::Next, 27, 1));
     }
 
     #[test]

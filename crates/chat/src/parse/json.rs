@@ -63,6 +63,12 @@ pub(crate) struct Transcoder {
     broken: bool,
 }
 
+impl Default for Transcoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Transcoder {
     pub(crate) fn new() -> Self {
         Self {

@@ -61,6 +61,7 @@ enum State {
     Head {
         taken: String,
         least: usize,
+        progress: head::Progress,
     },
     /// In a call's arguments, which are JSON.
     Json(arguments::Json),
@@ -92,6 +93,12 @@ enum State {
     },
     /// Nothing that comes matters.
     Over,
+}
+
+impl State {
+    fn head(taken: String, least: usize) -> Self {
+        Self::Head { taken, least, progress: head::Progress::default() }
+    }
 }
 
 /// What became of a step.
@@ -200,7 +207,7 @@ impl Reader {
                 Some('{' | '[') => {
                     self.bare_tried = true;
                     self.prose_out(marker::blank(&self.text));
-                    return self.to(State::Head { taken: String::new(), least: 1 });
+                    return self.to(State::head(String::new(), 1));
                 }
                 Some(_) if self.starts_with_marker() == Match::No => self.bare_tried = true,
                 Some(_) => {}
@@ -227,10 +234,10 @@ impl Reader {
         let fence = if self.is_emulated() { fence_before(&self.text[..at]) } else { 0 };
         self.prose_out(at - fence);
         if self.setting.marked.open_head.contains(&found) {
-            return self.to(State::Head { taken: String::new(), least: found.len() });
+            return self.to(State::head(String::new(), found.len()));
         }
         let taken = self.text.drain(..fence + found.len()).collect();
-        self.to(State::Head { taken, least: 0 })
+        self.to(State::head(taken, 0))
     }
 
     /// Whether the text begins with something that opens a call or thinking.

@@ -216,7 +216,7 @@ fn what_is_no_call_is_text() {
 #[test]
 fn near_misses_are_calls() {
     for (format, text, arguments) in [
-        ("hermes", "<tool_call>{'name': 'now'}</tool_call>", None),
+        ("hermes", "<tool_call>{'name': 'now', 'id': 'a'}</tool_call>", Some("{}")),
         (
             "hermes",
             "<tool_call>{\"name\": \"fetch\", \"arguments\": \"{\\\"url\\\": 1}\"}</tool_call>",
@@ -293,6 +293,26 @@ fn generation_can_end_when_no_call_can_follow() {
     assert!(complete_after("emulated", false, call));
     assert!(complete_after("hermes", false, "<tool_call>{\"name\": \"now\"}"));
     assert!(!complete_after("hermes", true, "<tool_call>{\"name\": \"now\"}</tool_call>"));
+}
+
+#[test]
+fn long_calls_take_no_longer_than_their_length() {
+    let long = "word ".repeat(100_000);
+    for text in [
+        format!("TOOL_CALL {{\"name\": \"fetch\", \"arguments\": {{\"url\": \"{long}\"}}}}"),
+        format!("<tool_call>{{\"arguments\": {{\"url\": \"{long}\"}}, \"name\": \"fetch\"}}</tool_call>"),
+        format!("<function=edit><parameter=lines>[\"{long}\"]</parameter></function>"),
+        format!("<function=fetch><parameter=url>{long}</parameter></function>"),
+    ] {
+        let format = match &text[..5] {
+            "TOOL_" => "emulated",
+            "<tool" => "hermes",
+            _ => "qwen3_coder_xml",
+        };
+        let pieces = pieces(format, "", text.split_inclusive(' '), FinishReason::Stop);
+        assert_eq!(pieces, parse(format, &text), "{format}");
+        assert!(pieces.calls[0].arguments.len() > long.len());
+    }
 }
 
 #[test]

@@ -8,6 +8,20 @@ use crate::parse::json::{Flow, Transcoder};
 use crate::parse::marker::{self, Match, blank};
 use crate::parse::pattern::{self, Found, Slots};
 
+/// Text longer than this is looked at again only when it has grown by a part of its length.
+const LONG: usize = 1024;
+
+/// How far an undecided head was looked at.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Less text than this needs no second look.
+    next: usize,
+    /// Of the emulation: bytes that were read of the object, in which state, and what came out.
+    done: usize,
+    transcoder: Transcoder,
+    object: String,
+}
+
 /// A call whose name is known.
 struct Call {
     name: String,
@@ -34,10 +48,23 @@ enum Seen {
 
 impl Reader {
     pub(super) fn head(&mut self) -> Step {
+        let (len, has_ended) = (self.text.len(), self.has_ended());
+        if let State::Head { progress, .. } = &self.state
+            && len < progress.next
+            && !has_ended
+        {
+            return Step::Wait;
+        }
         let seen = match self.opening() {
             Some(at) => self.call(at),
             None => Seen::More,
         };
+        if let State::Head { progress, .. } = &mut self.state
+            && len > LONG
+            && self.setting.marked.body != Body::Emulated
+        {
+            progress.next = len + len / 16;
+        }
         match seen {
             Seen::Call(call) if self.setting.offered.has(&call.name) => self.begin(call),
             Seen::More if !self.has_ended() => Step::Wait,
@@ -47,7 +74,9 @@ impl Reader {
 
     /// What looked like a call is prose.
     fn no_call(&mut self) -> Step {
-        let State::Head { taken, least } = std::mem::replace(&mut self.state, State::Prose) else { return Step::On };
+        let State::Head { taken, least, .. } = std::mem::replace(&mut self.state, State::Prose) else {
+            return Step::On;
+        };
         if self.is_emulated() && self.out.calls() > 0 {
             return self.to(State::Over);
         }
@@ -92,7 +121,7 @@ impl Reader {
         }
     }
 
-    fn call(&self, at: usize) -> Seen {
+    fn call(&mut self, at: usize) -> Seen {
         match &self.setting.marked.body {
             Body::Object => self.object(at, false),
             Body::KeyedObject => self.object(at, true),
@@ -143,18 +172,20 @@ impl Reader {
     }
 
     /// The object is read whole before it is believed.
-    fn emulated(&self, at: usize) -> Seen {
+    fn emulated(&mut self, at: usize) -> Seen {
+        let State::Head { progress, .. } = &mut self.state else { return Seen::No };
         if !self.text[at..].starts_with('{') {
             return Seen::No;
         }
-        let (mut transcoder, mut object) = (Transcoder::new(), String::new());
-        for (offset, c) in self.text[at..].char_indices() {
-            let flow = transcoder.push(c, &mut object);
-            if transcoder.is_broken() || flow == Flow::Fail {
+        progress.done = progress.done.max(at);
+        for c in self.text[progress.done..].chars() {
+            let flow = progress.transcoder.push(c, &mut progress.object);
+            if progress.transcoder.is_broken() || flow == Flow::Fail {
                 return Seen::No;
             }
+            progress.done += c.len_utf8();
             if flow == Flow::Done {
-                return complete(&object, at + offset + c.len_utf8());
+                return complete(&progress.object, progress.done);
             }
         }
         Seen::More

@@ -29,7 +29,7 @@ impl Reader {
         match self.next_call(rest, closed) {
             Match::Yes(_) => {
                 self.text.drain(..at);
-                self.to(State::Head { taken: String::new(), least: 0 })
+                self.to(State::head(String::new(), 0))
             }
             Match::Partial if !self.has_ended() => Step::Wait,
             _ => {
@@ -107,7 +107,7 @@ impl Reader {
         match marker::starts_any(&self.text[at..], self.openers()) {
             Match::Yes(len) => {
                 let taken = self.text.drain(..at + len).collect();
-                self.to(State::Head { taken, least: 0 })
+                self.to(State::head(taken, 0))
             }
             Match::Partial if !self.has_ended() => Step::Wait,
             _ => self.to(State::Over),
