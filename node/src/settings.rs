@@ -20,6 +20,8 @@ pub const DEFAULT_GATEWAY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOC
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 9338);
 /// Sequences at the same time unless told otherwise.
 pub const DEFAULT_PARALLEL: u32 = 4;
+/// Set to 1: all models call tools by the text convention. A model's own setting wins.
+const FORCE_TOOL_EMULATION: &str = "MESH_FORCE_TOOL_EMULATION";
 /// Most sequences that one llama.cpp context can hold.
 const MAX_PARALLEL: u32 = 256;
 
@@ -68,6 +70,8 @@ pub struct ModelSettings {
     pub split: Split,
     /// Replaces its own chat template.
     pub chat_template: Option<PathBuf>,
+    /// Tools are called by the text convention, whatever the template can do.
+    pub force_tool_emulation: bool,
 }
 
 /// How the stages of this node run.
@@ -117,6 +121,7 @@ struct ConfigModel {
     name: Option<String>,
     split: Option<String>,
     chat_template: Option<PathBuf>,
+    force_tool_emulation: Option<bool>,
 }
 
 impl Settings {
@@ -191,6 +196,7 @@ fn require_key(gateway: GatewaySetting, key: Option<&str>) -> Result<(), Setting
 
 fn models(args: &NodeArgs, file: &ConfigFile) -> Result<Vec<ModelSettings>, SettingsError> {
     let (default_split, by_model) = splits(&args.splits, file.split.as_deref())?;
+    let force_tool_emulation = std::env::var(FORCE_TOOL_EMULATION).is_ok_and(|value| value == "1");
     let default_template = args.chat_template.as_ref().or(file.chat_template.as_ref());
     let mut models = Vec::new();
     for model in &file.models {
@@ -200,6 +206,7 @@ fn models(args: &NodeArgs, file: &ConfigFile) -> Result<Vec<ModelSettings>, Sett
             path: model.path.clone(),
             split: split.unwrap_or_else(|| default_split.clone()),
             chat_template: model.chat_template.as_ref().or(default_template).cloned(),
+            force_tool_emulation: model.force_tool_emulation.unwrap_or(force_tool_emulation),
             name,
         });
     }
@@ -216,6 +223,7 @@ fn models(args: &NodeArgs, file: &ConfigFile) -> Result<Vec<ModelSettings>, Sett
             name,
             split: default_split.clone(),
             chat_template: default_template.cloned(),
+            force_tool_emulation,
         });
     }
     for (name, split) in by_model {

@@ -1,37 +1,34 @@
 //! One answer as it is generated: token ids from the pipeline become canonical events.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures::{Stream, stream};
-use mesh_chat::{Detokenizer, StopScanner};
+use mesh_chat::{Detokenizer, StopScanner, TurnEvent, TurnOptions, TurnParser};
 use mesh_engine::{GenerateError, Generation, TokenEvent};
 use mesh_proto::convert::finished;
 use mesh_proto::v1;
 use mesh_proto::v1::generate_event::Event;
-use mesh_types::{ChatRequest, Fault, FinishReason, GenerateSpec, Message, TokenId, Usage};
+use mesh_types::{ChatRequest, Fault, FinishReason, GenerateSpec, TokenId, ToolChoice, Usage};
 
 use super::model::ServedModel;
-use super::prompt;
+use super::prompt::Prompt;
 
-/// Most tokens that one delta carries; more than one only where the reader is slower than the model.
-const TOKENS_PER_DELTA: usize = 64;
+/// Most tokens that are taken at a time; more than one only where the reader is slower than the model.
+const TOKENS_AT_ONCE: usize = 64;
 
 /// A running answer. Dropping it cancels the run on every stage.
 pub struct Answer {
     model: Arc<ServedModel>,
-    state: State,
+    /// `None` once the answer is complete.
+    generation: Option<Generation>,
     detokenizer: Detokenizer,
     stops: StopScanner,
-    seed: u64,
+    parser: TurnParser,
+    /// Events that are still to be said.
+    ready: VecDeque<Event>,
+    calls: usize,
     usage: Usage,
-}
-
-enum State {
-    Accepted(Generation),
-    Running(Generation),
-    /// The text is out; this is still to be said.
-    Ending(Event),
-    Over,
 }
 
 impl Answer {
@@ -43,34 +40,41 @@ impl Answer {
     /// # Cancel safety
     /// Dropping it cancels the run.
     pub async fn start(model: &Arc<ServedModel>, request: ChatRequest) -> Result<Self, Fault> {
-        refuse_tools(&request)?;
+        refuse_forced_calls(&request)?;
         let generator = model.generator()?;
-        let ChatRequest { request: id, messages, max_tokens, sampling, stop, template_kwargs, .. } = request;
-        let tokenising = Arc::clone(model);
-        let prompt = tokio::task::spawn_blocking(move || prompt::tokens(&tokenising, &messages, template_kwargs))
-            .await
-            .map_err(|_| Fault::new(mesh_types::ErrorClass::Internal, "the prompt could not be tokenised"))??;
-        let sampling = model.sampling(&sampling);
-        let usage = Usage { prompt_tokens: count(prompt.len()), ..Usage::default() };
+        let (request, prompt) = prompt_of(request, model).await?;
+        let parser = TurnParser::new(&TurnOptions {
+            strategy: model.capability.strategy.clone(),
+            tools: &request.tools,
+            choice: &request.tool_choice,
+            any_tool: false,
+            parallel: request.parallel_tool_calls,
+            prompt: &prompt.text,
+            seed: request.request.as_str(),
+        });
+        let sampling = model.sampling(&request.sampling);
+        let prompt_tokens = u32::try_from(prompt.tokens.len()).unwrap_or(u32::MAX);
         let spec = GenerateSpec {
-            request: id,
-            prompt,
-            max_tokens: max_tokens.unwrap_or(u32::MAX),
+            request: request.request,
+            prompt: prompt.tokens,
+            max_tokens: request.max_tokens.unwrap_or(u32::MAX),
             stop_tokens: if sampling.ignore_eos { Vec::new() } else { model.end_tokens() },
             sampling,
         };
         let generation = generator.generate(spec).await.map_err(fault)?;
         Ok(Self {
             model: Arc::clone(model),
-            state: State::Accepted(generation),
+            generation: Some(generation),
             detokenizer: Detokenizer::new(),
-            stops: StopScanner::new(stop),
-            seed: sampling.seed,
-            usage,
+            stops: StopScanner::new(request.stop),
+            parser,
+            ready: VecDeque::from([Event::Started(v1::Started { prompt_tokens, seed: sampling.seed })]),
+            calls: 0,
+            usage: Usage { prompt_tokens, ..Usage::default() },
         })
     }
 
-    /// The events of this answer: `Started`, deltas, and `Finished` or `Fault` as the last.
+    /// The events of this answer: `Started`, then what comes, and `Finished` or `Fault` as the last.
     pub fn into_stream(self) -> impl Stream<Item = v1::GenerateEvent> + Send {
         stream::unfold(self, |mut answer| async move {
             let event = answer.next().await?;
@@ -79,85 +83,104 @@ impl Answer {
     }
 
     async fn next(&mut self) -> Option<Event> {
-        match std::mem::replace(&mut self.state, State::Over) {
-            State::Accepted(generation) => {
-                self.state = State::Running(generation);
-                Some(Event::Started(v1::Started { prompt_tokens: self.usage.prompt_tokens, seed: self.seed }))
-            }
-            State::Running(generation) => Some(self.advance(generation).await),
-            State::Ending(event) => Some(event),
-            State::Over => None,
-        }
-    }
-
-    /// Waits for the next event of the run, and takes the tokens that are already there with it.
-    async fn advance(&mut self, mut generation: Generation) -> Event {
-        let mut delta = Delta::default();
-        let mut next = generation.events.recv().await;
         loop {
-            let end = match next {
-                Some(Ok(TokenEvent::Token { token, position })) => self.take(token, position, &mut delta),
-                Some(Ok(TokenEvent::Finished { reason, usage })) => {
-                    self.usage = usage;
-                    delta.text += &self.flush();
-                    Some(Event::Finished(finished(reason, usage)))
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            let generation = self.generation.as_mut()?;
+            let mut next = generation.events.recv().await;
+            let mut taken = Taken::default();
+            while self.take(next, &mut taken) && taken.tokens.len() < TOKENS_AT_ONCE {
+                match self.generation.as_mut().map(|generation| generation.events.try_recv()) {
+                    Some(Ok(event)) => next = Some(event),
+                    _ => break,
                 }
-                Some(Err(error)) => {
-                    delta.text += &self.flush();
-                    Some(Event::Fault((&fault(error)).into()))
-                }
-                None => Some(Event::Fault((&Fault::unavailable("the run ended without a word")).into())),
-            };
-            if let Some(event) = end {
-                return self.end(delta, event);
             }
-            if delta.tokens.len() >= TOKENS_PER_DELTA {
-                break;
-            }
-            match generation.events.try_recv() {
-                Ok(event) => next = Some(event),
-                Err(_) => break,
-            }
+            self.say(taken);
         }
-        self.state = State::Running(generation);
-        Event::Delta(delta.into())
     }
 
-    /// Adds a token to the delta. An event where its text completes a stop string.
-    fn take(&mut self, token: TokenId, position: u32, delta: &mut Delta) -> Option<Event> {
-        delta.push(token, position);
-        self.usage.completion_tokens += 1;
-        let text = self.detokenizer.push(&self.model.vocab.piece(token.0, false));
-        let stopped = self.stops.push(&text);
-        delta.text += &stopped.text;
-        stopped.stopped.then(|| Event::Finished(finished(FinishReason::Stop, self.usage)))
+    /// Takes one event of the run; whether there may be more.
+    fn take(&mut self, event: Option<Result<TokenEvent, GenerateError>>, taken: &mut Taken) -> bool {
+        match event {
+            Some(Ok(TokenEvent::Token { token, position })) => {
+                taken.push(token, position);
+                self.usage.completion_tokens += 1;
+                let text = self.detokenizer.push(&self.model.piece(token));
+                let stopped = self.stops.push(&text);
+                taken.events.extend(self.parser.push(&stopped.text));
+                if !stopped.stopped && !self.parser.is_complete() {
+                    return true;
+                }
+                self.finish(FinishReason::Stop, taken);
+            }
+            Some(Ok(TokenEvent::Finished { reason, usage })) => {
+                self.usage = usage;
+                self.flush(taken);
+                self.finish(reason, taken);
+            }
+            Some(Err(error)) => self.fail(&fault(error), taken),
+            None => self.fail(&Fault::unavailable("the run ended without a word"), taken),
+        }
+        false
     }
 
-    /// What was held back becomes text.
-    fn flush(&mut self) -> String {
+    /// What was held back for a character or a stop string becomes text.
+    fn flush(&mut self, taken: &mut Taken) {
         let tail = self.detokenizer.flush();
         let mut text = self.stops.push(&tail).text;
         text += &self.stops.finish();
-        text
+        taken.events.extend(self.parser.push(&text));
     }
 
-    fn end(&mut self, delta: Delta, event: Event) -> Event {
-        if delta.text.is_empty() && delta.tokens.is_empty() {
-            return event;
+    fn finish(&mut self, reason: FinishReason, taken: &mut Taken) {
+        self.generation = None;
+        taken.events.extend(self.parser.finish(reason));
+        let begun = taken.events.iter().filter(|event| matches!(event, TurnEvent::Call { .. })).count();
+        let reason = match reason {
+            FinishReason::Stop if self.calls + begun > 0 => FinishReason::ToolCalls,
+            reason => reason,
+        };
+        taken.last = Some(Event::Finished(finished(reason, self.usage)));
+    }
+
+    fn fail(&mut self, fault: &Fault, taken: &mut Taken) {
+        self.generation = None;
+        self.flush(taken);
+        taken.last = Some(Event::Fault(fault.into()));
+    }
+
+    /// Queues what was taken: the tokens with the first text, then the rest in order.
+    fn say(&mut self, taken: Taken) {
+        let mut events = taken.events.into_iter().peekable();
+        if !taken.tokens.is_empty() {
+            let text = match events.next_if(|event| matches!(event, TurnEvent::Content(_))) {
+                Some(TurnEvent::Content(text)) => text,
+                _ => String::new(),
+            };
+            let tokens = taken.tokens.into_iter().map(|token| token.0).collect();
+            self.ready.push_back(Event::Delta(v1::Delta { text, tokens, position: taken.position }));
         }
-        self.state = State::Ending(event);
-        Event::Delta(delta.into())
+        for event in events {
+            self.calls += usize::from(matches!(event, TurnEvent::Call { .. }));
+            self.ready.push_back(on_wire(event));
+        }
+        self.ready.extend(taken.last);
     }
 }
 
+/// What comes of some tokens.
 #[derive(Default)]
-struct Delta {
-    text: String,
+struct Taken {
     tokens: Vec<TokenId>,
+    /// Of the first token in the sequence.
     position: u32,
+    events: Vec<TurnEvent>,
+    /// The end of the answer.
+    last: Option<Event>,
 }
 
-impl Delta {
+impl Taken {
     fn push(&mut self, token: TokenId, position: u32) {
         if self.tokens.is_empty() {
             self.position = position;
@@ -166,28 +189,40 @@ impl Delta {
     }
 }
 
-impl From<Delta> for v1::Delta {
-    fn from(delta: Delta) -> Self {
-        Self {
-            text: delta.text,
-            tokens: delta.tokens.into_iter().map(|token| token.0).collect(),
-            position: delta.position,
+async fn prompt_of(request: ChatRequest, model: &Arc<ServedModel>) -> Result<(ChatRequest, Prompt), Fault> {
+    let model = Arc::clone(model);
+    let rendering = tokio::task::spawn_blocking(move || {
+        let prompt = Prompt::of(&request, &model)?;
+        Ok((request, prompt))
+    });
+    let failed = |_| Fault::new(mesh_types::ErrorClass::Internal, "the prompt could not be made");
+    rendering.await.map_err(failed)?
+}
+
+fn on_wire(event: TurnEvent) -> Event {
+    let number = |index: usize| u32::try_from(index).unwrap_or(u32::MAX);
+    match event {
+        TurnEvent::Reasoning(text) => Event::Reasoning(v1::ReasoningDelta { text }),
+        TurnEvent::Content(text) => Event::Delta(v1::Delta { text, tokens: Vec::new(), position: 0 }),
+        TurnEvent::Call { index, id, name } => {
+            Event::ToolCallStart(v1::ToolCallStart { index: number(index), id, name })
+        }
+        TurnEvent::Arguments { index, fragment } => {
+            Event::ToolCallDelta(v1::ToolCallDelta { index: number(index), text: fragment })
         }
     }
 }
 
-/// Tools would be ignored otherwise.
-fn refuse_tools(request: &ChatRequest) -> Result<(), Fault> {
-    let calls = |message: &Message| message.role == "tool" || !message.tool_calls.is_empty();
-    let (what, param) = if !request.tools.is_empty() {
-        ("`tools` are".to_owned(), "tools".to_owned())
-    } else if let Some(index) = request.messages.iter().position(calls) {
-        (format!("the tool calls of `messages[{index}]` are"), format!("messages[{index}]"))
-    } else {
-        return Ok(());
-    };
-    let message = format!("{what} not supported by this node yet");
-    Err(Fault::invalid(message).with_param(param).with_code("unsupported_parameter"))
+/// A call that has to come needs an enforcer, which there is not yet: rather refused than left to luck.
+fn refuse_forced_calls(request: &ChatRequest) -> Result<(), Fault> {
+    match request.tool_choice {
+        ToolChoice::Auto | ToolChoice::None => Ok(()),
+        ToolChoice::Required | ToolChoice::Named(_) => {
+            Err(Fault::invalid("a `tool_choice` that forces a call is not supported yet")
+                .with_param("tool_choice")
+                .with_code("unsupported_parameter"))
+        }
+    }
 }
 
 fn fault(error: GenerateError) -> Fault {
@@ -198,36 +233,30 @@ fn fault(error: GenerateError) -> Fault {
     }
 }
 
-fn count(len: usize) -> u32 {
-    u32::try_from(len).unwrap_or(u32::MAX)
-}
-
 #[cfg(test)]
 mod tests {
+    use mesh_types::{ModelId, RequestId};
+
     use super::*;
-    use mesh_types::{ModelId, RequestId, Tool, ToolCall, ToolChoice};
 
     #[test]
-    fn tools_calls_and_results_are_refused_by_name() {
-        let said = |role: &str| Message { role: role.to_owned(), content: Some("x".to_owned()), ..Message::default() };
-        let request = |messages, tools| ChatRequest {
+    fn a_call_that_has_to_come_is_refused_by_name() {
+        let request = |tool_choice| ChatRequest {
             request: RequestId::new("r"),
             model: ModelId::new("m"),
-            messages,
+            messages: Vec::new(),
             max_tokens: None,
             sampling: Default::default(),
             stop: Vec::new(),
-            tools,
-            tool_choice: ToolChoice::Auto,
+            tools: Vec::new(),
+            tool_choice,
             parallel_tool_calls: true,
             template_kwargs: Default::default(),
         };
-        let refused = |messages, tools| refuse_tools(&request(messages, tools)).err().and_then(|fault| fault.param);
-        let tool = Tool::from_definition(serde_json::json!({"name": "f"})).unwrap();
-        let calling = Message { tool_calls: vec![ToolCall::default()], ..said("assistant") };
-        assert_eq!(refused(vec![said("user")], Vec::new()), None);
-        assert_eq!(refused(vec![said("user")], vec![tool]).as_deref(), Some("tools"));
-        assert_eq!(refused(vec![said("user"), calling], Vec::new()).as_deref(), Some("messages[1]"));
-        assert_eq!(refused(vec![said("user"), said("tool")], Vec::new()).as_deref(), Some("messages[1]"));
+        let refused = |choice| refuse_forced_calls(&request(choice)).err().and_then(|fault| fault.param);
+        assert_eq!(refused(ToolChoice::Auto), None);
+        assert_eq!(refused(ToolChoice::None), None);
+        assert_eq!(refused(ToolChoice::Required).as_deref(), Some("tool_choice"));
+        assert_eq!(refused(ToolChoice::Named("f".to_owned())).as_deref(), Some("tool_choice"));
     }
 }

@@ -1,11 +1,11 @@
 //! The models that this node serves as stage 0.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kernels_ffi::Vocab;
-use mesh_chat::{ChatTemplate, SpecialTokens, TemplateOrigin};
+use mesh_chat::{Capability, ChatTemplate, SpecialTokens, Strategy, TemplateOrigin};
 use mesh_engine::Generator;
 use mesh_gguf::{ModelInfo, Source};
 use mesh_types::{ErrorClass, chat::SamplingOverrides};
@@ -29,8 +29,12 @@ pub struct ServedModel {
     pub vocab: Vocab,
     /// Its chat template.
     pub template: ChatTemplate,
+    /// How it calls tools.
+    pub capability: Capability,
     /// Texts that must not become tokens where people write them.
     pub special: SpecialTokens,
+    /// Special tokens whose text the reader of its answers has to see.
+    structural: BTreeSet<i32>,
     /// Tokens one sequence can hold.
     pub context: u32,
     /// Whether it answers now; the supervisor writes it.
@@ -84,10 +88,15 @@ impl ServedModel {
         let vocab = Vocab::load(path).map_err(|e| bad(e.to_string()))?;
         let template = template(settings, &info, &vocab)?;
         let special = special(&vocab).map_err(|e| bad(e.to_string()))?;
+        let probed = Capability::probe(&template);
+        let capability = if settings.force_tool_emulation { probed.emulated() } else { probed };
+        tracing::info!(model = %settings.name, "tools are {}", capability.strategy);
+        let structural = structural(&vocab, &capability.strategy);
         let own = info.context_length;
         let context = context.unwrap_or(own.min(DEFAULT_CONTEXT)).min(own);
         let (availability, _) = watch::channel(Availability::Waiting("starting".to_owned()));
-        Ok(Self { name: settings.name.clone(), source, info, vocab, template, special, context, availability })
+        let name = settings.name.clone();
+        Ok(Self { name, source, info, vocab, template, capability, special, structural, context, availability })
     }
 
     /// The way to run it now.
@@ -115,6 +124,12 @@ impl ServedModel {
             seed: request.seed.unwrap_or_else(random_seed),
             ignore_eos: request.ignore_eos.unwrap_or(false),
         }
+    }
+
+    /// The bytes of a token as the reader of answers sees them: special tokens are none, but for those that make the
+    /// structure of an answer.
+    pub fn piece(&self, token: TokenId) -> Vec<u8> {
+        self.vocab.piece(token.0, self.structural.contains(&token.0))
     }
 
     /// Tokens that end a generation.
@@ -168,6 +183,18 @@ fn template(settings: &ModelSettings, info: &ModelInfo, vocab: &Vocab) -> Result
 fn read_template(path: &Path) -> Result<String, ServedModelError> {
     std::fs::read_to_string(path)
         .map_err(|e| ServedModelError::Template { path: path.to_owned(), reason: e.to_string() })
+}
+
+/// Special tokens whose texts are among the markers of the format in which the model answers.
+fn structural(vocab: &Vocab, strategy: &Strategy) -> BTreeSet<i32> {
+    let Strategy::Native(format) = strategy else { return BTreeSet::new() };
+    let markers = format.markers();
+    let is_marker = |token: &i32| {
+        !vocab.is_eog(*token)
+            && vocab.attr(*token).is_control()
+            && vocab.text(*token).is_some_and(|text| markers.iter().any(|marker| marker.contains(&text)))
+    };
+    (0..i32::try_from(vocab.n_tokens()).unwrap_or(i32::MAX)).filter(is_marker).collect()
 }
 
 fn special(vocab: &Vocab) -> Result<SpecialTokens, mesh_chat::ChatError> {
