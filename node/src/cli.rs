@@ -33,6 +33,8 @@ pub enum Command {
     Stages(AdminArgs),
     /// Print the token that lets other machines join. Treat it like a password.
     Token(AdminArgs),
+    /// What a model file is, and whether and where it can be split. Needs no node.
+    Inspect(InspectArgs),
     /// Try out a chat template: what it can do, what it renders, how an answer is read. Needs no node.
     #[command(subcommand)]
     Template(TemplateCommand),
@@ -133,6 +135,17 @@ pub struct AdminArgs {
     /// The data directory of the node to ask [default: $XDG_DATA_HOME/mesh-node].
     #[arg(long, value_name = "DIR", env = "MESH_NODE_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
+}
+
+/// `inspect`.
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// A .gguf file (the first shard of a sharded one).
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Print JSON with a stable schema.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `template`.

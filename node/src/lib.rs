@@ -8,6 +8,7 @@ pub mod app;
 pub mod board;
 pub mod cli;
 pub mod holdings;
+pub mod inspect;
 pub mod logs;
 pub mod serve;
 pub mod settings;

@@ -28,6 +28,12 @@ fn main() -> ExitCode {
             Err(error) => fail(&error.to_string(), error.exit_code()),
         };
     }
+    if let Command::Inspect(ref args) = command {
+        return match mesh_node::inspect::run(args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&error.to_string(), 1),
+        };
+    }
     // Fails only where a provider is installed already, and there is none before this line.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -35,7 +41,7 @@ fn main() -> ExitCode {
         Err(error) => return fail(&format!("cannot start: {error}"), 1),
     };
     match command {
-        Command::StageProcess | Command::Template(_) => ExitCode::FAILURE,
+        Command::StageProcess | Command::Template(_) | Command::Inspect(_) => ExitCode::FAILURE,
         Command::Up(up) => serve(&runtime, up.node, |_| Ok(Entry::Up)),
         Command::Join(join) => serve(&runtime, join.node, move |_| {
             read_token(join.token.as_deref(), join.token_file.as_ref()).map(Entry::Join)
