@@ -4,7 +4,7 @@ use mesh_types::LayerRange;
 use mesh_types::chat::SamplingOverrides;
 
 use crate::error::{Error, HeaderError, KeyFault, TensorFault};
-use crate::family::Family;
+use crate::family::{FAMILIES, Family, Kinds};
 use crate::header::Header;
 use crate::metadata::Metadata;
 
@@ -70,6 +70,12 @@ impl ModelInfo {
             architecture,
         };
         info.add_bytes(header)?;
+        if let Some(family) = FAMILIES.iter().find(|row| row.architecture == info.architecture)
+            && let Some(kinds) = Kinds::recurrent(header, family, &info)?
+        {
+            let recurrent = kinds.slice(0, n_layer).iter();
+            info.layer_kv.iter_mut().zip(recurrent).filter(|(_, is)| **is).for_each(|(values, _)| *values = 0);
+        }
         Ok(info)
     }
 

@@ -74,3 +74,11 @@ fn cuts_are_those_of_the_family() {
     assert!(text("nonesuch").contains("`nonesuch` is not known to split exactly"));
     assert!(text("gemma3n").contains("`gemma3n` cannot be split"));
 }
+
+#[test]
+fn recurrent_layers_keep_no_keys_and_values() {
+    let info = |craft: &Craft| ModelInfo::of(&Header::parse(&craft.file()).unwrap()).unwrap();
+    // Two heads of four values each, keys and values.
+    assert_eq!(info(&model("qwen3next", 6, true)).layer_kv, [0, 0, 0, 16, 0, 0]);
+    assert_eq!(info(&model("qwen3", 3, true)).layer_kv, [16; 3]);
+}
