@@ -56,6 +56,13 @@ pub(crate) enum Body {
     KeyedObject,
     /// A head with the name, then the arguments as JSON.
     Named(&'static [Pattern]),
+    /// A head with the name, then an object as JSON has it, but for bare keys and a mark around strings.
+    Quoted {
+        /// The head.
+        heads: &'static [Pattern],
+        /// What stands on both sides of a string.
+        quote: &'static str,
+    },
     /// A head with the name, then tagged values.
     Tagged(Tagged),
     /// `[name(key=value, …)]` with Python's literals.
@@ -133,6 +140,10 @@ impl Format {
                 markers.extend(marked.open.iter().chain(marked.open_head).chain(marked.close));
                 let patterns: Vec<Pattern> = match &marked.body {
                     Body::Named(heads) => heads.to_vec(),
+                    Body::Quoted { heads, quote } => {
+                        markers.push(quote);
+                        heads.to_vec()
+                    }
                     Body::Tagged(tagged) => {
                         markers.extend([tagged.close, tagged.end]);
                         tagged.heads.iter().chain(tagged.values).copied().collect()

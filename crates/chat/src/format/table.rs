@@ -282,6 +282,19 @@ pub(super) static FORMATS: &[Format] = &[
     ),
     // Apertus.
     marked("apertus", &["<|tools_prefix|>"], &["<|tools_suffix|>"], Body::KeyedObject),
+    // Gemma 4.
+    Format {
+        name: "gemma4",
+        syntax: Syntax::Marked(Marked {
+            open: &["<|tool_call>"],
+            open_head: &[],
+            close: &["<tool_call|>"],
+            bare: false,
+            body: Body::Quoted { heads: &[&[Text("call:"), Name]], quote: "<|\"|>" },
+        }),
+        thinking: &[("<|channel>thought", "<channel|>")],
+        ids: Ids::Ours,
+    },
     // LFM 2.5.
     marked("pythonic", &["<|tool_call_start|>"], &["<|tool_call_end|>"], Body::Python),
     // Llama 3.1 to 3.3. The last one, because nothing opens a call.

@@ -9,6 +9,9 @@ use std::mem;
 /// Deepest nesting; `serde_json` reads no deeper either.
 const MAX_DEPTH: usize = 120;
 
+/// Stands for a quote that is a text of its own: between two of them all characters are what they are.
+pub(crate) const MARK: char = '\u{1}';
+
 /// What becomes of one character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
@@ -136,7 +139,7 @@ impl Transcoder {
         match c {
             _ if c.is_whitespace() => self.pending.push(c),
             '{' | '[' => return self.open_bracket(c, out),
-            '"' | '\'' => {
+            '"' | '\'' | MARK => {
                 self.flush(out);
                 out.push('"');
                 self.state = State::Text { quote: c, key: false };
@@ -169,7 +172,7 @@ impl Transcoder {
     fn key(&mut self, c: char, out: &mut String) -> Flow {
         match c {
             _ if c.is_whitespace() => self.pending.push(c),
-            '"' | '\'' => {
+            '"' | '\'' | MARK => {
                 self.flush(out);
                 out.push('"');
                 self.state = State::Text { quote: c, key: true };
@@ -262,7 +265,7 @@ impl Transcoder {
     }
 
     fn text(&mut self, c: char, quote: char, key: bool, out: &mut String) -> Flow {
-        if c == '\\' {
+        if c == '\\' && quote != MARK {
             self.state = State::Escape { quote, key };
             return Flow::More;
         }

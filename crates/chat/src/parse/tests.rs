@@ -91,6 +91,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("gigachat3", sample!("gigachat3")),
     ("solar_open", sample!("solar_open")),
     ("apertus", sample!("apertus")),
+    ("gemma4", sample!("gemma4")),
     ("pythonic", sample!("pythonic")),
     ("llama3_json", sample!("llama3_json")),
     ("emulated", sample!("emulated")),
@@ -104,8 +105,9 @@ fn each_format_is_read() {
     for (format, text) in SAMPLES {
         let turn = parse(format, text);
         assert_eq!(turn.content, "Let me see.", "{format}");
-        let expected = [("fetch", "{\"url\": \"u/</tool_call>\", \"tries\": 2}"), ("now", "{}")];
-        assert_eq!(calls(&turn), expected, "{format}");
+        let arguments = "{\"url\": \"u/</tool_call>\", \"tries\": 2}";
+        let arguments = if *format == "gemma4" { &arguments.replace(": ", ":").replace(", ", ",") } else { arguments };
+        assert_eq!(calls(&turn), [("fetch", arguments), ("now", "{}")], "{format}");
         assert_ne!(turn.calls[0].id, turn.calls[1].id, "{format}");
     }
 }
@@ -296,6 +298,12 @@ fn generation_can_end_when_no_call_can_follow() {
 }
 
 #[test]
+fn between_marks_all_is_text() {
+    let text = "<|tool_call>call:edit{old:<|\"|>a\\n \"b\", {c}: <|\"|>,lines:[1,{x:<|\"|><|\"|>}]}<tool_call|>";
+    assert_eq!(calls(&parse("gemma4", text)), [("edit", r#"{"old":"a\\n \"b\", {c}: ","lines":[1,{"x":""}]}"#)]);
+}
+
+#[test]
 fn long_calls_take_no_longer_than_their_length() {
     let long = "word ".repeat(100_000);
     for text in [
@@ -395,7 +403,7 @@ proptest! {
                 prop_assert!(read.is_ok(), "{} of {:?}: {:?}", format, text, call);
             }
         }
-        let has_thoughts = opened || text.contains("hink") || text.contains("THINK") || text.contains("seed:");
+        let has_thoughts = opened || ["hink", "THINK", "thought", "seed:"].iter().any(|mark| text.contains(mark));
         if whole.calls.is_empty() && !has_thoughts && format != "harmony" {
             prop_assert_eq!(&whole.content, &text, "something of it is lost");
         }

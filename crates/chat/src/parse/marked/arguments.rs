@@ -1,6 +1,7 @@
 //! Arguments that are JSON.
 
 use super::{Reader, State, Step};
+use crate::format::Body;
 use crate::parse::call_json;
 use crate::parse::json::{self, Flow, Transcoder};
 use crate::parse::marker::{self, Match, blank};
@@ -47,10 +48,23 @@ impl Reader {
     pub(super) fn json(&mut self) -> Step {
         let State::Json(json) = &mut self.state else { return Step::On };
         let closers = self.setting.marked.close;
+        let mark = match self.setting.marked.body {
+            Body::Quoted { quote, .. } => quote,
+            _ => "",
+        };
         let mut done = 0;
         let mut out = String::new();
         let mut is_complete = false;
         for (at, c) in self.text.char_indices() {
+            if at < done {
+                continue;
+            }
+            let (c, len) = match marker::starts(&self.text[at..], mark) {
+                _ if mark.is_empty() => (c, c.len_utf8()),
+                Match::Yes(len) => (json::MARK, len),
+                Match::Partial if self.ended.is_none() => break,
+                _ => (c, c.len_utf8()),
+            };
             if json.transcoder.is_between() {
                 match marker::starts_any(&self.text[at..], closers.iter().copied()) {
                     Match::Yes(_) => is_complete = true,
@@ -62,7 +76,7 @@ impl Reader {
                 break;
             }
             if !json.begun && c.is_whitespace() {
-                done = at + c.len_utf8();
+                done = at + len;
                 continue;
             }
             if !json.begun {
@@ -71,7 +85,7 @@ impl Reader {
             }
             let flow = json.transcoder.push(c, &mut out);
             if flow != Flow::DoneBefore && flow != Flow::Fail {
-                done = at + c.len_utf8();
+                done = at + len;
             }
             is_complete = flow != Flow::More;
             if is_complete {

@@ -126,6 +126,7 @@ impl Reader {
             Body::Object => self.object(at, false),
             Body::KeyedObject => self.object(at, true),
             Body::Named(heads) => self.named(pattern::any(heads, &self.text[at..]), at, Then::Json(0)),
+            Body::Quoted { heads, .. } => self.named(pattern::any(heads, &self.text[at..]), at, Then::Json(0)),
             Body::Tagged(tagged) => self.named(pattern::any(tagged.heads, &self.text[at..]), at, Then::Values),
             Body::Python => self.python(at),
             Body::Emulated => self.emulated(at),
