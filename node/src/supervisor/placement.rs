@@ -2,6 +2,7 @@
 
 use mesh_engine::StageError;
 use mesh_engine::llama::Limits;
+use mesh_gguf::allowed_cuts;
 use mesh_routing::{PlacedStage, PlacementError, Split, placement};
 use mesh_types::LayerRange;
 
@@ -48,6 +49,22 @@ pub fn check_split(model: &ServedModel, split: &Split) -> Result<(), PlaceError>
     Ok(())
 }
 
+/// The same nodes in the same order, with each cut moved to the nearest one that the model's family allows; a node for
+/// which no cut is left is left out.
+fn moved(stages: Vec<PlacedStage>, allowed: &[u32]) -> Vec<PlacedStage> {
+    let Some(end) = stages.last().map(|stage| stage.layers.end()) else { return stages };
+    let mut cuts: Vec<u32> = vec![0];
+    for stage in stages.iter().skip(1) {
+        let wanted = stage.layers.start();
+        let behind = |cut: &&u32| cuts.last().is_none_or(|last| *cut > last);
+        let nearest = allowed.iter().filter(behind).min_by_key(|cut| cut.abs_diff(wanted)).copied();
+        cuts.extend(nearest.filter(|cut| *cut < end));
+    }
+    let ends = cuts.iter().skip(1).copied().chain([end]);
+    let ranges = cuts.iter().zip(ends).filter_map(|(start, end)| LayerRange::new(*start, end));
+    stages.into_iter().zip(ranges).map(|(stage, layers)| PlacedStage { layers, ..stage }).collect()
+}
+
 impl Supervisor {
     /// Waits until the model can be placed, and loads its stages.
     pub(super) async fn place_and_load(&mut self) -> Result<Placement, PlaceError> {
@@ -68,6 +85,9 @@ impl Supervisor {
             let now = view.borrow_and_update().clone();
             let split = self.effective_split();
             match mesh_routing::place(self.model.info.n_layer, &split, &now) {
+                Ok(stages) if split == Split::Auto && stages.len() > 1 => {
+                    return Ok(moved(stages, &allowed_cuts(self.model.source.header())?));
+                }
                 Ok(stages) => return Ok(stages),
                 Err(error @ (PlacementError::NotEnoughPeers { .. } | PlacementError::NoLocal)) => {
                     self.waiting(&error.to_string());
@@ -99,5 +119,31 @@ impl Supervisor {
             layers,
             limits: Limits { n_ctx: self.model.context, n_seq: self.parts.settings.parallel, n_batch: BATCH },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_types::PeerId;
+
+    use super::*;
+
+    fn ranges(even: &[(u32, u32)], allowed: &[u32]) -> Vec<String> {
+        let stage = |(start, end): &(u32, u32)| PlacedStage {
+            layers: LayerRange::new(*start, *end).unwrap(),
+            peer: PeerId::from("p"),
+            name: String::new(),
+            local: *start == 0,
+        };
+        moved(even.iter().map(stage).collect(), allowed).iter().map(|stage| stage.layers.to_string()).collect()
+    }
+
+    #[test]
+    fn automatic_cuts_are_moved_to_allowed_places() {
+        let any: Vec<u32> = (1..30).collect();
+        assert_eq!(ranges(&[(0, 10), (10, 20), (20, 30)], &any), ["0-9", "10-19", "20-29"]);
+        assert_eq!(ranges(&[(0, 10), (10, 20), (20, 30)], &[4, 8, 12, 24]), ["0-7", "8-23", "24-29"]);
+        assert_eq!(ranges(&[(0, 10), (10, 20), (20, 30)], &[16]), ["0-15", "16-29"]);
+        assert_eq!(ranges(&[(0, 15), (15, 30)], &[]), ["0-29"]);
     }
 }
