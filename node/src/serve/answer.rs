@@ -43,6 +43,8 @@ impl Answer {
         refuse_forced_calls(&request)?;
         let generator = model.generator()?;
         let (request, prompt) = prompt_of(request, model).await?;
+        // Not the request's id, which a client may choose and use again.
+        let call_ids = uuid::Uuid::now_v7().to_string();
         let parser = TurnParser::new(&TurnOptions {
             strategy: model.capability.strategy.clone(),
             tools: &request.tools,
@@ -50,7 +52,7 @@ impl Answer {
             any_tool: false,
             parallel: request.parallel_tool_calls,
             prompt: &prompt.text,
-            seed: request.request.as_str(),
+            seed: &call_ids,
         });
         let sampling = model.sampling(&request.sampling);
         let prompt_tokens = u32::try_from(prompt.tokens.len()).unwrap_or(u32::MAX);
