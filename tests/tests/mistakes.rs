@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 use mesh_tests::http;
 use mesh_tests::models::{SMOLLM2, smollm2};
 use mesh_tests::process::{Node, binary, field, mesh_node, run};
+use mesh_tests::until;
 use serde_json::json;
 
 /// Checks an exit code and that stderr is one sentence that contains each of `says`.
@@ -111,6 +112,21 @@ fn splits_and_settings() {
     fails(&open, 2, &["--api-key"]);
     assert_eq!(mesh_node(&["up", "--no-such-flag"]).status.code(), Some(2));
     fails(&mesh_node(&["status", "--data-dir", &dir]), 3, &["no node is running", "mesh-node up"]);
+}
+
+#[test]
+fn a_model_that_does_not_fit_waits_for_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = smollm2().display().to_string();
+    let holder = Node::start(folder.path(), "alpha", &["up", "--model", &model, "--ctx", "512", "--memory", "100M"]);
+    let token = holder.token();
+    let detail = until("the reason to be shown", mesh_tests::PATIENCE, || {
+        let models = holder.ask("models");
+        models["models"][0]["detail"].as_str().filter(|detail| detail.contains("--memory")).map(str::to_owned)
+    });
+    assert!(detail.contains("100.0 MiB"), "{detail}");
+    let _other = Node::start(folder.path(), "beta", &["join", &token]);
+    assert_eq!(field(&holder.process.line("ready model"), "nodes="), "alpha,beta");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use mesh_engine::StageError;
 use mesh_engine::llama::Limits;
 use mesh_gguf::allowed_cuts;
 use mesh_routing::{PlacedStage, PlacementError, Split, placement};
-use mesh_types::LayerRange;
+use mesh_types::{ByteSize, LayerRange};
 
 use super::{BATCH, Placement, Supervisor};
 use crate::serve::ServedModel;
@@ -85,8 +85,13 @@ impl Supervisor {
             let now = view.borrow_and_update().clone();
             let split = self.effective_split();
             match mesh_routing::place(self.model.info.n_layer, &split, &now) {
-                Ok(stages) if split == Split::Auto && stages.len() > 1 => {
-                    return Ok(moved(stages, &allowed_cuts(self.model.source.header())?));
+                Ok(stages) if split == Split::Auto => {
+                    let cuts = if stages.len() > 1 { allowed_cuts(self.model.source.header())? } else { Vec::new() };
+                    let stages = moved(stages, &cuts);
+                    if stages.len() > 1 {
+                        return Ok(stages);
+                    }
+                    self.waiting(&self.too_large());
                 }
                 Ok(stages) => return Ok(stages),
                 Err(error @ (PlacementError::NotEnoughPeers { .. } | PlacementError::NoLocal)) => {
@@ -109,8 +114,27 @@ impl Supervisor {
     }
 
     fn fits_here(&self) -> bool {
-        LayerRange::new(0, self.model.info.n_layer)
-            .is_some_and(|all| self.plan(all).memory(&self.model.info) <= self.parts.board.memory_free())
+        self.memory_of_all() <= self.memory_left()
+    }
+
+    fn memory_of_all(&self) -> ByteSize {
+        let all = LayerRange::new(0, self.model.info.n_layer);
+        all.map_or_else(ByteSize::default, |all| self.plan(all).memory(&self.model.info))
+    }
+
+    /// What this node has for the model: what is free, and what its own stage of it takes already.
+    fn memory_left(&self) -> ByteSize {
+        let own = self.own_stage.as_ref().map_or(0, |stage| stage.child.weight_bytes());
+        ByteSize(self.parts.board.memory_free().0.saturating_add(own))
+    }
+
+    fn too_large(&self) -> String {
+        format!(
+            "it takes about {} and this node has {} for it: more nodes have to join, or this one has to offer more \
+             (--memory) or hold less (--ctx, --parallel)",
+            self.memory_of_all(),
+            self.memory_left()
+        )
     }
 
     pub(super) fn plan(&self, layers: LayerRange) -> StagePlan {
