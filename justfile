@@ -20,8 +20,8 @@ demo *ARGS:
 # Every test, or those that ARGS name (as for `cargo nextest run`): `just test -p mesh-gguf`.
 test *ARGS: models
     {{ if ARGS =~ "^(-p|--package) " { "" } else { build_everything } }}
+    {{ if ARGS == "" { "cargo test --quiet --locked --workspace --doc" } else { "" } }}
     cargo nextest run --locked {{ if ARGS == "" { "--workspace" } else { ARGS } }}
-    {{ if ARGS == "" { "cargo test --locked --workspace --doc" } else { "" } }}
 
 # The programs that the whole-system tests start (by itself, cargo builds them for a package's own tests only), and the
 # tests with them, so that all of it is built from the same features.
