@@ -55,7 +55,18 @@ async fn results_come_back_along_the_chain_where_the_last_hop_cannot_be_dialled(
     hops[2].addresses.clear();
     three.endpoint.connect(&two.id(), &hops[1].addresses).await.unwrap();
     let chain = RemoteChain::new(home.endpoint.clone(), hops).unwrap();
+    filed(&chain).await;
     assert_eq!(check(&chain, &Kit::new(3..40)).await, Ok(()));
+}
+
+/// Waits until a node that was dialled has filed the connection: the dialling side is done a moment before.
+async fn filed(chain: &RemoteChain) {
+    let linked = async {
+        while chain.connect().await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    within(SECOND * 5, linked).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -67,13 +78,7 @@ async fn a_node_that_cannot_be_dialled_serves_over_the_connection_it_opened() {
     let Err(StageError::Lost { host, reason, .. }) = chain.connect().await else { panic!("nobody is there") };
     assert!(host == "worker" && reason.contains("no address"), "{host}: {reason}");
     worker.endpoint.connect(&home.id(), &[home.endpoint.local_addr().unwrap()]).await.unwrap();
-    // The dialling side is done a moment before the other one has filed the connection.
-    let filed = async {
-        while chain.connect().await.is_err() {
-            tokio::task::yield_now().await;
-        }
-    };
-    within(Duration::from_secs(5), filed).await;
+    filed(&chain).await;
     assert_eq!(check(&chain, &Kit::new(3..40)).await, Ok(()));
 }
 
