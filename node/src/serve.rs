@@ -7,6 +7,8 @@
 mod answer;
 mod model;
 mod prompt;
+mod reading;
+mod tokens;
 
 use std::pin::Pin;
 
@@ -38,13 +40,31 @@ impl Inference for InferenceService {
     type GenerateStream = Pin<Box<dyn Stream<Item = Result<v1::GenerateEvent, Status>> + Send>>;
 
     async fn generate(&self, request: Request<v1::GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
-        let request = ChatRequest::try_from(request.into_inner())
-            .map_err(|malformed| fault_to_status(&Fault::invalid(malformed.to_string())))?;
+        let request = canonical(request.into_inner())?;
         let span = tracing::info_span!("generate", request = %request.request, model = %request.model);
         let answer = start(&self.models, request).instrument(span).await;
         let answer = answer.map_err(|fault| fault_to_status(&fault))?;
         Ok(Response::new(answer.into_stream().map(Ok).boxed()))
     }
+
+    async fn tokenize(&self, request: Request<v1::TokenizeRequest>) -> Result<Response<v1::TokenizeReply>, Status> {
+        let v1::TokenizeRequest { prompt, pieces } = request.into_inner();
+        let prompt = canonical(prompt.unwrap_or_default())?;
+        let reply = tokens::tokenize(&self.models, prompt, pieces).await;
+        reply.map(Response::new).map_err(|fault| fault_to_status(&fault))
+    }
+
+    async fn detokenize(
+        &self,
+        request: Request<v1::DetokenizeRequest>,
+    ) -> Result<Response<v1::DetokenizeReply>, Status> {
+        let reply = tokens::detokenize(&self.models, request.into_inner());
+        reply.map(Response::new).map_err(|fault| fault_to_status(&fault))
+    }
+}
+
+fn canonical(request: v1::GenerateRequest) -> Result<ChatRequest, Status> {
+    ChatRequest::try_from(request).map_err(|malformed| fault_to_status(&Fault::invalid(malformed.to_string())))
 }
 
 async fn start(models: &ServedModels, request: ChatRequest) -> Result<Answer, Fault> {

@@ -247,6 +247,7 @@ impl Supervisor {
             queued: 0,
             last_forward_ms: None,
             scripted: false,
+            tools: self.model.capability.strategy.to_string(),
         }
     }
 }

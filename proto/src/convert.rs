@@ -139,6 +139,7 @@ impl From<&ModelView> for v1::ModelStatus {
             queued: model.queued,
             last_forward_ms: model.last_forward_ms,
             scripted: model.scripted,
+            tools: model.tools.clone(),
         }
     }
 }
@@ -164,6 +165,7 @@ impl TryFrom<v1::ModelStatus> for ModelView {
             queued: model.queued,
             last_forward_ms: model.last_forward_ms,
             scripted: model.scripted,
+            tools: model.tools,
         })
     }
 }

@@ -91,6 +91,7 @@ fn build(raw: RawRequest, tools: Tools, request: RequestId, ignored: Vec<String>
         tools: tools.tools,
         tool_choice: tools.tool_choice,
         parallel_tool_calls: raw.parallel_tool_calls.unwrap_or(true),
+        raw: None,
         template_kwargs: template::variables(raw.chat_template_kwargs, raw.reasoning_effort)?,
     };
     let include_usage = raw.stream_options.and_then(|options| options.include_usage).unwrap_or(false);

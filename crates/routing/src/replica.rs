@@ -222,6 +222,7 @@ mod tests {
             queued,
             last_forward_ms: None,
             scripted: false,
+            tools: String::new(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::ids::{ModelId, RequestId};
+use crate::ids::{ModelId, RequestId, TokenId};
 
 /// A chat completion as a stage-0 node sees it, free of any dialect.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,8 +11,10 @@ pub struct ChatRequest {
     pub request: RequestId,
     /// The model asked for.
     pub model: ModelId,
-    /// The conversation; never empty.
+    /// The conversation; empty only where there is a `raw` prompt.
     pub messages: Vec<Message>,
+    /// A prompt that goes to the model as it is; then there are no messages and no tools.
+    pub raw: Option<RawPrompt>,
     /// Ceiling on generated tokens; `None`: up to the context.
     pub max_tokens: Option<u32>,
     /// What the client set of the sampling; unset fields take the model's, then the product's defaults.
@@ -27,6 +29,31 @@ pub struct ChatRequest {
     pub parallel_tool_calls: bool,
     /// More variables for the chat template, such as `enable_thinking` or `reasoning_effort`.
     pub template_kwargs: Map<String, Value>,
+}
+
+/// A prompt that no chat template is applied to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawPrompt {
+    /// What it is.
+    pub input: RawInput,
+    /// Whether the answer begins with the prompt's text.
+    pub echo: bool,
+}
+
+/// The prompt as a client wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RawInput {
+    /// A text, still to be cut into tokens.
+    Text {
+        /// The text.
+        text: String,
+        /// Whether a beginning-of-sequence token is put before it, where the model wants one and it has none.
+        add_special: bool,
+        /// Whether the texts of special tokens in it stand for those tokens.
+        parse_special: bool,
+    },
+    /// Tokens of the model's vocabulary.
+    Tokens(Vec<TokenId>),
 }
 
 /// One turn of a conversation.

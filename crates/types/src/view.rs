@@ -81,6 +81,8 @@ pub struct ModelView {
     pub last_forward_ms: Option<u64>,
     /// Whether a script answers instead of weights.
     pub scripted: bool,
+    /// How it calls tools, for people: `native (FORMAT)` or `emulated: REASON`; empty: not said.
+    pub tools: String,
 }
 
 /// A loaded stage at the node that runs it.

@@ -229,6 +229,34 @@ impl Inference for Service {
         });
         Ok(Response::new(Box::pin(events)))
     }
+
+    /// Each character is a token.
+    async fn tokenize(&self, request: Request<v1::TokenizeRequest>) -> Result<Response<v1::TokenizeReply>, Status> {
+        let v1::TokenizeRequest { prompt, pieces } = request.into_inner();
+        let prompt = prompt.unwrap_or_default();
+        let text = match prompt.raw.as_ref().and_then(|raw| raw.input.as_ref()) {
+            Some(v1::raw_prompt::Input::Text(raw)) => raw.text.clone(),
+            Some(v1::raw_prompt::Input::Tokens(_)) => String::new(),
+            None => prompt.messages.iter().filter_map(|message| message.content.clone()).collect(),
+        };
+        self.0.requests.lock().unwrap().push(prompt);
+        let bytes = |c: char| c.to_string().into_bytes();
+        Ok(Response::new(v1::TokenizeReply {
+            tokens: text.chars().map(|c| c as i32).collect(),
+            pieces: if pieces { text.chars().map(bytes).collect() } else { Vec::new() },
+            context: 2048,
+        }))
+    }
+
+    async fn detokenize(
+        &self,
+        request: Request<v1::DetokenizeRequest>,
+    ) -> Result<Response<v1::DetokenizeReply>, Status> {
+        let char = |token: i32| u32::try_from(token).ok().and_then(char::from_u32);
+        let text: Option<String> = request.into_inner().tokens.into_iter().map(char).collect();
+        let unknown = || fault_to_status(&Fault::invalid("no such token").with_param("tokens"));
+        Ok(Response::new(v1::DetokenizeReply { text: text.ok_or_else(unknown)? }))
+    }
 }
 
 /// The event that `step` makes; `None`: none.
@@ -316,6 +344,7 @@ pub(crate) fn model(name: &str, active: u32) -> ModelView {
         queued: 0,
         last_forward_ms: Some(1000),
         scripted: true,
+        tools: String::new(),
     }
 }
 

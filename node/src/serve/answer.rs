@@ -13,6 +13,7 @@ use mesh_types::{ChatRequest, Fault, FinishReason, GenerateSpec, TokenId, ToolCh
 
 use super::model::ServedModel;
 use super::prompt::Prompt;
+use super::reading::Reading;
 
 /// Most tokens that are taken at a time; more than one only where the reader is slower than the model.
 const TOKENS_AT_ONCE: usize = 64;
@@ -24,7 +25,7 @@ pub struct Answer {
     generation: Option<Generation>,
     detokenizer: Detokenizer,
     stops: StopScanner,
-    parser: TurnParser,
+    parser: Reading,
     /// Events that are still to be said.
     ready: VecDeque<Event>,
     calls: usize,
@@ -45,15 +46,18 @@ impl Answer {
         let (request, prompt) = prompt_of(request, model).await?;
         // Not the request's id, which a client may choose and use again.
         let call_ids = uuid::Uuid::now_v7().to_string();
-        let parser = TurnParser::new(&TurnOptions {
-            strategy: model.capability.strategy.clone(),
-            tools: &request.tools,
-            choice: &request.tool_choice,
-            any_tool: false,
-            parallel: request.parallel_tool_calls,
-            prompt: &prompt.text,
-            seed: &call_ids,
-        });
+        let parser = match request.raw {
+            Some(_) => Reading::Plain,
+            None => Reading::Turn(Box::new(TurnParser::new(&TurnOptions {
+                strategy: model.capability.strategy.clone(),
+                tools: &request.tools,
+                choice: &request.tool_choice,
+                any_tool: false,
+                parallel: request.parallel_tool_calls,
+                prompt: &prompt.text,
+                seed: &call_ids,
+            }))),
+        };
         let sampling = model.sampling(&request.sampling);
         let prompt_tokens = u32::try_from(prompt.tokens.len()).unwrap_or(u32::MAX);
         let spec = GenerateSpec {
@@ -64,13 +68,18 @@ impl Answer {
             sampling,
         };
         let generation = generator.generate(spec).await.map_err(fault)?;
+        let mut ready = VecDeque::new();
+        ready.push_back(Event::Started(v1::Started { prompt_tokens, seed: sampling.seed }));
+        if request.raw.is_some_and(|raw| raw.echo) {
+            ready.push_back(Event::Delta(v1::Delta { text: prompt.text, ..v1::Delta::default() }));
+        }
         Ok(Self {
             model: Arc::clone(model),
             generation: Some(generation),
             detokenizer: Detokenizer::new(),
             stops: StopScanner::new(request.stop),
             parser,
-            ready: VecDeque::from([Event::Started(v1::Started { prompt_tokens, seed: sampling.seed })]),
+            ready,
             calls: 0,
             usage: Usage { prompt_tokens, ..Usage::default() },
         })
@@ -247,6 +256,7 @@ mod tests {
             request: RequestId::new("r"),
             model: ModelId::new("m"),
             messages: Vec::new(),
+            raw: None,
             max_tokens: None,
             sampling: Default::default(),
             stop: Vec::new(),

@@ -2,12 +2,13 @@
 
 use std::collections::HashSet;
 
-use mesh_types::chat::SamplingOverrides;
-use mesh_types::{ChatRequest, Message, ModelId, RequestId, Tool, ToolCall, ToolChoice};
+use mesh_types::chat::{RawInput, RawPrompt, SamplingOverrides};
+use mesh_types::{ChatRequest, Message, ModelId, RequestId, TokenId, Tool, ToolCall, ToolChoice};
 use serde_json::{Map, Value};
 
 use super::Malformed;
 use crate::v1;
+use crate::v1::raw_prompt::Input;
 use crate::v1::tool_choice::Mode;
 
 impl From<&ChatRequest> for v1::GenerateRequest {
@@ -27,6 +28,7 @@ impl From<&ChatRequest> for v1::GenerateRequest {
                 // Maps of strings to JSON values: serialising them cannot fail.
                 kwargs => serde_json::to_string(kwargs).unwrap_or_default(),
             },
+            raw: request.raw.as_ref().map(Into::into),
         }
     }
 }
@@ -36,6 +38,10 @@ impl TryFrom<v1::GenerateRequest> for ChatRequest {
 
     fn try_from(request: v1::GenerateRequest) -> Result<Self, Malformed> {
         let tools = tools(&request.tools)?;
+        let raw = request.raw.map(RawPrompt::try_from).transpose()?;
+        if raw.is_some() && !(request.messages.is_empty() && tools.is_empty()) {
+            return Err(Malformed("a prompt besides messages or tools"));
+        }
         let tool_choice = match request.tool_choice {
             None => ToolChoice::Auto,
             Some(choice) => choice.try_into()?,
@@ -58,7 +64,37 @@ impl TryFrom<v1::GenerateRequest> for ChatRequest {
             tool_choice,
             parallel_tool_calls: request.parallel_tool_calls.unwrap_or(true),
             template_kwargs: kwargs(&request.template_kwargs)?,
+            raw,
         })
+    }
+}
+
+impl From<&RawPrompt> for v1::RawPrompt {
+    fn from(prompt: &RawPrompt) -> Self {
+        let input = match &prompt.input {
+            RawInput::Text { text, add_special, parse_special } => {
+                let (add_special, parse_special) = (*add_special, *parse_special);
+                Input::Text(v1::RawText { text: text.clone(), add_special, parse_special })
+            }
+            RawInput::Tokens(tokens) => {
+                Input::Tokens(v1::RawTokens { tokens: tokens.iter().map(|token| token.0).collect() })
+            }
+        };
+        Self { input: Some(input), echo: prompt.echo }
+    }
+}
+
+impl TryFrom<v1::RawPrompt> for RawPrompt {
+    type Error = Malformed;
+
+    fn try_from(prompt: v1::RawPrompt) -> Result<Self, Malformed> {
+        let input = match prompt.input.ok_or(Malformed("a prompt of an unknown kind"))? {
+            Input::Text(v1::RawText { text, add_special, parse_special }) => {
+                RawInput::Text { text, add_special, parse_special }
+            }
+            Input::Tokens(v1::RawTokens { tokens }) => RawInput::Tokens(tokens.into_iter().map(TokenId).collect()),
+        };
+        Ok(Self { input, echo: prompt.echo })
     }
 }
 
@@ -206,6 +242,7 @@ mod tests {
             tool_choice: ToolChoice::Named("g".into()),
             parallel_tool_calls: false,
             template_kwargs: json!({"z": {"deep": [1, null]}, "a": "é"}).as_object().unwrap().clone(),
+            raw: None,
         }
     }
 
@@ -218,6 +255,25 @@ mod tests {
             let back = ChatRequest::try_from(wire).unwrap();
             assert_eq!(back.template_kwargs.keys().collect::<Vec<_>>(), ["z", "a"]);
             assert_eq!(back, request);
+        }
+    }
+
+    #[test]
+    fn a_raw_prompt_survives_the_wire() {
+        let text = RawInput::Text { text: "é <s>".into(), add_special: true, parse_special: false };
+        for (input, echo) in [(text, true), (RawInput::Tokens(vec![TokenId(1), TokenId(-1)]), false)] {
+            let raw = Some(RawPrompt { input, echo });
+            let request = ChatRequest {
+                raw,
+                messages: Vec::new(),
+                tools: Vec::new(),
+                tool_choice: ToolChoice::Auto,
+                ..request()
+            };
+            assert_eq!(ChatRequest::try_from(v1::GenerateRequest::from(&request)).unwrap(), request);
+            let mixed = ChatRequest { messages: self::request().messages, ..request };
+            let error = ChatRequest::try_from(v1::GenerateRequest::from(&mixed)).unwrap_err();
+            assert_eq!(error.0, "a prompt besides messages or tools");
         }
     }
 
