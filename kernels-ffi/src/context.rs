@@ -240,9 +240,24 @@ impl Context {
             && from != to
             && len > 0
         {
+            // Some of these families assert that nothing less is asked for.
+            let end = if self.model.is_recurrent() { -1 } else { len };
             // SAFETY: as in `truncate`; a part of a sequence may be copied because the cache is unified.
-            unsafe { sys::llama_memory_seq_cp(self.memory(), from, to, 0, len) };
+            unsafe { sys::llama_memory_seq_cp(self.memory(), from, to, 0, end) };
         }
+    }
+
+    /// Whether `seq`, cut back to `len` positions, still has all that the next position attends to. A layer with a
+    /// sliding window gives up cells behind its window, seen from where the sequence ended before it was cut.
+    pub fn can_continue(&self, seq: u32, len: u32) -> bool {
+        let Some(seq) = self.seq_id(seq) else { return false };
+        let window = self.model.sliding_window();
+        if window == 0 || len == 0 {
+            return true;
+        }
+        // SAFETY: as in `truncate`.
+        let first = unsafe { sys::llama_memory_seq_pos_min(self.memory(), seq) };
+        u32::try_from(first).is_ok_and(|first| first <= len.saturating_sub(window))
     }
 
     /// Forgets all sequences.

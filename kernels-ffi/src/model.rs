@@ -180,6 +180,12 @@ impl Model {
         unsafe { sys::llama_model_is_recurrent(self.raw()) || sys::llama_model_is_hybrid(self.raw()) }
     }
 
+    /// Positions that layers with a sliding window attend to; 0 where there is none.
+    pub fn sliding_window(&self) -> u32 {
+        // SAFETY: see `n_layer`.
+        count(unsafe { sys::llama_model_n_swa(self.raw()) })
+    }
+
     /// Bytes of all tensors.
     pub fn size_bytes(&self) -> u64 {
         // SAFETY: see `n_layer`.

@@ -124,7 +124,8 @@ impl Supervisor {
 
     /// Runs the pipeline over a loaded placement until it ends by itself (the error) or `stop` (none).
     async fn serve(&self, placement: &Placement, stop: &CancellationToken) -> Option<StageError> {
-        let config = mesh_pipeline::Config::for_stages(placement.stages.len());
+        let parallel = Some(self.parts.settings.parallel);
+        let config = mesh_pipeline::Config { parallel, ..mesh_pipeline::Config::for_stages(placement.stages.len()) };
         let pipeline = match Pipeline::start(Arc::clone(&placement.chain), config).await {
             Ok(pipeline) => Arc::new(pipeline),
             Err(error) => return Some(error),

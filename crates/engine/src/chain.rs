@@ -54,6 +54,8 @@ pub fn merge<'a>(specs: impl IntoIterator<Item = &'a StageSpec>) -> Result<Stage
         all.n_ctx = all.n_ctx.min(next.n_ctx);
         all.n_seq = all.n_seq.min(next.n_seq);
         all.n_batch = all.n_batch.min(next.n_batch);
+        all.n_cells = all.n_cells.min(next.n_cells);
+        all.cuts_back &= next.cuts_back;
     }
     Ok(all)
 }

@@ -79,7 +79,7 @@ pub struct MicroBatch {
 /// A change of the sequences that stages hold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Command {
-    /// A run starts on an empty slot.
+    /// A run starts on a slot that has none. The slot may hold the first positions of the prompt.
     Open {
         /// The slot.
         seq: SeqId,
@@ -90,7 +90,8 @@ pub enum Command {
         /// Tokens before the first generated one: position `prompt_len` holds generated token 0.
         prompt_len: u32,
     },
-    /// Cuts the sequence back: positions `len..` are forgotten.
+    /// Cuts the sequence back: positions `len..` are forgotten. Where a stage cannot do that, its slot is of no use
+    /// until it is closed: batches for it fail.
     Truncate {
         /// The slot.
         seq: SeqId,
@@ -110,6 +111,14 @@ pub enum Command {
     Close {
         /// The slot.
         seq: SeqId,
+    },
+    /// The run is over, its sampling state is forgotten, and the slot keeps its first `len` positions (or what it has
+    /// of them) for another run to go on behind.
+    Retain {
+        /// The slot.
+        seq: SeqId,
+        /// Positions kept.
+        len: u32,
     },
 }
 
@@ -227,7 +236,7 @@ impl Command {
     pub fn check(&self, spec: &StageSpec) -> Result<(), StageError> {
         let (slots, len) = match self {
             Self::Open { seq, prompt_len, .. } => ([*seq, *seq], *prompt_len),
-            Self::Truncate { seq, len } => ([*seq, *seq], *len),
+            Self::Truncate { seq, len } | Self::Retain { seq, len } => ([*seq, *seq], *len),
             Self::Copy { from, to, len } => ([*from, *to], *len),
             Self::Close { seq } => ([*seq, *seq], 0),
         };

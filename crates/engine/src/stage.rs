@@ -26,10 +26,15 @@ pub struct StageSpec {
     pub n_vocab: u32,
     /// Positions that one sequence can hold.
     pub n_ctx: u32,
-    /// KV slots; sequences at the same time.
+    /// KV slots; sequences held at the same time, running or kept.
     pub n_seq: u32,
     /// Most tokens in one micro-batch.
     pub n_batch: u32,
+    /// Positions that all slots can hold together; those that slots share by a copy count once.
+    pub n_cells: u32,
+    /// Whether a sequence can be cut back to fewer positions. Where not (recurrent layers), it can only go on at its
+    /// end, be copied as a whole, or be forgotten.
+    pub cuts_back: bool,
 }
 
 impl StageSpec {

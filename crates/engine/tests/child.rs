@@ -66,6 +66,8 @@ fn spec(start: u32, end: u32, n_embd: u32) -> StageSpec {
         n_ctx: 4096,
         n_seq: 3,
         n_batch: 64,
+        n_cells: 12288,
+        cuts_back: true,
     }
 }
 

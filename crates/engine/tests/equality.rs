@@ -68,7 +68,7 @@ async fn a_difference_is_found() {
 #[tokio::test]
 async fn other_settings_are_exact_as_well() {
     let mut split = Split::small(SMOLLM2);
-    split.limits.n_ctx = 160;
+    (split.limits.n_ctx, split.limits.n_cells) = (160, 640);
     split.compute =
         Compute { kv_type: "q8_0".parse().unwrap(), max_logits_rows: split.limits.n_batch, ..Compute::with_threads(1) };
     assert_exact(&compare_split(&split, &[15]).await, 49152);

@@ -29,6 +29,9 @@ pub struct Config {
     /// Micro-batches under way at the same time: the number of stages, so that all of them have work. Default 1. More
     /// makes a step of each sequence take longer.
     pub depth: usize,
+    /// Runs at the same time; `None`, the default: as many as there are KV slots. The slots beyond that keep what was
+    /// computed, for prompts that begin with it.
+    pub parallel: Option<u32>,
     /// Runs that may wait for a KV slot; more are refused with [`GenerateError::QueueFull`]. Default 64. Each holds its
     /// prompt in memory.
     pub max_queue: usize,
@@ -41,7 +44,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { depth: 1, max_queue: 64, prefill_chunk: None, unread: 64 }
+        Self { depth: 1, parallel: None, max_queue: 64, prefill_chunk: None, unread: 64 }
     }
 }
 

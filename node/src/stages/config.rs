@@ -24,16 +24,7 @@ pub struct StagePlan {
 impl StagePlan {
     /// The stage as both ends of a link know it.
     pub fn spec(&self, info: &ModelInfo) -> StageSpec {
-        StageSpec {
-            model: self.model.clone(),
-            layers: self.layers,
-            n_layer: info.n_layer,
-            n_embd: info.n_embd,
-            n_vocab: info.n_vocab,
-            n_ctx: self.limits.n_ctx,
-            n_seq: self.limits.n_seq,
-            n_batch: self.limits.n_batch,
-        }
+        self.limits.spec(self.model.clone(), info, self.layers)
     }
 
     /// The only stage of a model whose file lies here.
@@ -72,7 +63,7 @@ impl StagePlan {
         let layers = self.layers.start() as usize..self.layers.end() as usize;
         let sum = |of: &[u64]| of.get(layers.clone()).map_or(0, |layers| layers.iter().sum::<u64>());
         let head = if self.layers.end() == info.n_layer { info.head_bytes } else { 0 };
-        let cells = u64::from(self.limits.n_ctx) * u64::from(self.limits.n_seq);
+        let cells = u64::from(self.limits.n_cells);
         let kv = sum(&info.layer_kv).saturating_mul(cells).saturating_mul(2);
         ByteSize(sum(&info.layer_bytes).saturating_add(head).saturating_add(kv).saturating_add(COMPUTE_BUFFERS))
     }

@@ -156,14 +156,19 @@ impl Wanted {
         } else {
             request.holders.into_iter().map(PeerId::new).collect()
         };
-        if request.context == 0 || request.sequences == 0 || request.batch == 0 {
+        if request.context == 0 || request.sequences == 0 || request.batch == 0 || request.cells == 0 {
             return Err(Malformed("a stage without room"));
         }
         Ok(Self {
             id: StageId::new(request.stage_id),
             model: ModelId::new(request.model),
             slice: SliceRequest { digest, layers, holders },
-            limits: Limits { n_ctx: request.context, n_seq: request.sequences, n_batch: request.batch },
+            limits: Limits {
+                n_ctx: request.context,
+                n_seq: request.sequences,
+                n_batch: request.batch,
+                n_cells: request.cells,
+            },
             kv_type: request.kv_type.parse().map_err(|_| Malformed("an unknown KV type"))?,
             owner,
         })

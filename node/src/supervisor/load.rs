@@ -136,6 +136,7 @@ impl Supervisor {
             context: plan.limits.n_ctx,
             sequences: plan.limits.n_seq,
             batch: plan.limits.n_batch,
+            cells: plan.limits.n_cells,
             kv_type: self.parts.settings.compute.kv_type.name().to_owned(),
         };
         let mut control = StageControlClient::new(self.parts.mesh.channel(&stage.peer));

@@ -141,7 +141,7 @@ impl Supervisor {
         StagePlan {
             model: self.model.name.clone(),
             layers,
-            limits: Limits { n_ctx: self.model.context, n_seq: self.parts.settings.parallel, n_batch: BATCH },
+            limits: Limits::for_parallel(self.parts.settings.parallel, self.model.context, BATCH, &self.model.info),
         }
     }
 }

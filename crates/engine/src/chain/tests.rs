@@ -16,6 +16,8 @@ fn spec(start: u32, end: u32) -> StageSpec {
         n_ctx: 32,
         n_seq: 2,
         n_batch: 8,
+        n_cells: 64,
+        cuts_back: true,
     }
 }
 
@@ -66,9 +68,10 @@ async fn a_failed_step_passes_through_and_the_chain_lives() {
 
 #[test]
 fn stages_that_do_not_fit_are_refused() {
-    let merged = |specs: &[StageSpec]| merge(specs).map(|spec| (spec.layers, spec.n_ctx, spec.n_seq, spec.n_batch));
-    let tight = StageSpec { n_ctx: 16, n_seq: 1, n_batch: 4, ..spec(2, 6) };
-    assert_eq!(merged(&[spec(0, 2), tight]), Ok((LayerRange::new(0, 6).unwrap(), 16, 1, 4)));
+    let merged = |specs: &[StageSpec]| merge(specs);
+    let tight = StageSpec { n_ctx: 16, n_seq: 1, n_batch: 4, n_cells: 20, cuts_back: false, ..spec(2, 6) };
+    let layers = LayerRange::new(0, 6).unwrap();
+    assert_eq!(merged(&[spec(0, 2), tight.clone()]), Ok(StageSpec { layers, ..tight }));
     let other = |change: fn(&mut StageSpec)| {
         let mut other = spec(2, 4);
         change(&mut other);

@@ -34,6 +34,8 @@ fn spec() -> StageSpec {
         n_ctx: 64,
         n_seq: 4,
         n_batch: 16,
+        n_cells: 256,
+        cuts_back: true,
     }
 }
 
@@ -101,6 +103,7 @@ fn any_command() -> impl Strategy<Value = Frame> {
             len
         }),
         any::<u32>().prop_map(|seq| Command::Close { seq: SeqId(seq) }),
+        (any::<u32>(), any::<u32>()).prop_map(|(seq, len)| Command::Retain { seq: SeqId(seq), len }),
     ]
     .prop_map(Frame::Command)
 }

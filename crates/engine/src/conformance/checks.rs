@@ -14,7 +14,7 @@ use crate::frame::{Command, Frame, MicroBatch, Rows, SeqId, StepFailure, StepId,
 type Check = for<'a> fn(&'a Bench<'a>) -> BoxFuture<'a, Result<(), String>>;
 
 /// By name, in the order in which they run.
-pub(super) const ALL: [(&str, Check); 10] = [
+pub(super) const ALL: [(&str, Check); 11] = [
     ("answers every batch once and in order", |bench| order(bench).boxed()),
     ("computes what was sent before the input closed", |bench| graceful(bench).boxed()),
     ("ends the link on an invalid frame", |bench| invalid(bench).boxed()),
@@ -25,6 +25,7 @@ pub(super) const ALL: [(&str, Check); 10] = [
     ("forgets what is truncated", |bench| truncate(bench).boxed()),
     ("copies a prefix", |bench| copy(bench).boxed()),
     ("forgets a closed slot", |bench| close(bench).boxed()),
+    ("keeps what is retained", |bench| retain(bench).boxed()),
 ];
 
 /// Beyond two steps' time, what a new link may take to answer.
@@ -247,6 +248,9 @@ async fn gap(bench: &Bench<'_>) -> Result<(), String> {
 }
 
 async fn truncate(bench: &Bench<'_>) -> Result<(), String> {
+    if !bench.spec().cuts_back {
+        return Ok(());
+    }
     let (prompt, tail) = (bench.tokens(0, 6), bench.tokens(9, 3));
     let mut probe = bench.connect().await?;
     probe.open(0, 6).await?;
@@ -265,6 +269,7 @@ async fn copy(bench: &Bench<'_>) -> Result<(), String> {
         return Ok(());
     }
     let (prompt, other, tail) = (bench.tokens(0, 6), bench.tokens(4, 3), bench.tokens(9, 2));
+    let len = if bench.spec().cuts_back { 4 } else { 6 };
     let mut probe = bench.connect().await?;
     probe.open(0, 6).await?;
     probe.values(&[(0, 0, &prompt, Want::Nothing)]).await?;
@@ -272,15 +277,15 @@ async fn copy(bench: &Bench<'_>) -> Result<(), String> {
     probe.open(1, 3).await?;
     probe.values(&[(1, 0, &other, Want::Nothing)]).await?;
     probe.command(Command::Close { seq: SeqId(1) }).await?;
-    probe.command(Command::Copy { from: SeqId(0), to: SeqId(1), len: 4 }).await?;
+    probe.command(Command::Copy { from: SeqId(0), to: SeqId(1), len }).await?;
     probe.open(1, 6).await?;
-    let copied = probe.values(&[(1, 4, &tail, bench.all())]).await?;
+    let copied = probe.values(&[(1, len, &tail, bench.all())]).await?;
     let source = probe.values(&[(0, 6, &tail, bench.all())]).await?;
 
     let mut probe = bench.connect().await?;
     probe.open(1, 6).await?;
-    probe.values(&[(1, 0, &prompt[..4], Want::Nothing)]).await?;
-    let fresh = probe.values(&[(1, 4, &tail, bench.all())]).await?;
+    probe.values(&[(1, 0, &prompt[..len as usize], Want::Nothing)]).await?;
+    let fresh = probe.values(&[(1, len, &tail, bench.all())]).await?;
     bench.same("on a copied prefix", &copied, &fresh)?;
     let mut probe = bench.connect().await?;
     probe.open(0, 6).await?;
@@ -301,4 +306,21 @@ async fn close(bench: &Bench<'_>) -> Result<(), String> {
     probe.open(0, 3).await?;
     let fresh = probe.values(&[(0, 0, &other, bench.all())]).await?;
     bench.same("on a closed slot", &again, &fresh)
+}
+
+async fn retain(bench: &Bench<'_>) -> Result<(), String> {
+    let (prompt, tail) = (bench.tokens(0, 6), bench.tokens(9, 3));
+    let len = if bench.spec().cuts_back { 4 } else { 6 };
+    let mut probe = bench.connect().await?;
+    probe.open(0, 6).await?;
+    probe.values(&[(0, 0, &prompt, Want::Nothing)]).await?;
+    probe.command(Command::Retain { seq: SeqId(0), len }).await?;
+    // Its run is over: the slot takes another.
+    probe.open(0, len + 3).await?;
+    let kept = probe.values(&[(0, len, &tail, bench.all())]).await?;
+    let mut probe = bench.connect().await?;
+    probe.open(0, len + 3).await?;
+    probe.values(&[(0, 0, &prompt[..len as usize], Want::Nothing)]).await?;
+    let fresh = probe.values(&[(0, len, &tail, bench.all())]).await?;
+    bench.same("behind what was retained", &kept, &fresh)
 }

@@ -25,6 +25,8 @@ fn spec(start: u32, end: u32) -> StageSpec {
         n_ctx: 128,
         n_seq: 3,
         n_batch: 16,
+        n_cells: 384,
+        cuts_back: true,
     }
 }
 
@@ -81,6 +83,7 @@ enum Wrong {
     IgnoresTruncation,
     IgnoresCopies,
     IgnoresClose,
+    IgnoresRetain,
     TurnsRows,
 }
 
@@ -181,6 +184,7 @@ async fn interfere(
                     (Wrong::SwallowsFailures, Frame::Failure(_)) => true,
                     (Wrong::IgnoresTruncation, Frame::Command(Command::Truncate { .. }))
                     | (Wrong::IgnoresCopies, Frame::Command(Command::Copy { .. }))
+                    | (Wrong::IgnoresRetain, Frame::Command(Command::Retain { .. }))
                     | (Wrong::IgnoresClose, Frame::Command(Command::Close { .. })) => {
                         if !invalid && !spec.is_last() {
                             let _ = results.send(Ok(frame.clone())).await;
@@ -262,6 +266,7 @@ async fn every_way_of_being_wrong_is_caught() {
         (IgnoresTruncation, whole, "truncated"),
         (IgnoresCopies, middle, "copies"),
         (IgnoresClose, whole, "closed slot"),
+        (IgnoresRetain, whole, "retained"),
         (TurnsRows, middle, "copies"),
     ];
     for (wrong, (start, end), expected) in cases {

@@ -87,6 +87,68 @@ pub struct Limits {
     pub n_seq: u32,
     /// Tokens in a micro-batch.
     pub n_batch: u32,
+    /// Positions of all sequences together.
+    pub n_cells: u32,
+}
+
+/// Slots for each sequence that runs: the others keep what was computed, for prompts that begin with it.
+const SLOTS_PER_RUN: u32 = 4;
+/// Most sequences that a llama.cpp context holds.
+const MAX_SLOTS: u32 = 256;
+
+impl Limits {
+    /// Room to run `parallel` sequences of `n_ctx` positions at the same time. Where it costs nothing, there are more
+    /// slots than that; they share the same cells.
+    pub fn for_parallel(parallel: u32, n_ctx: u32, n_batch: u32, info: &ModelInfo) -> Self {
+        // A running state takes memory for every slot.
+        let slots = if keeps_running_state(&info.architecture) { 1 } else { SLOTS_PER_RUN };
+        let n_seq = parallel.saturating_mul(slots).min(MAX_SLOTS).max(parallel);
+        Self { n_ctx, n_seq, n_batch, n_cells: n_ctx.saturating_mul(parallel) }
+    }
+
+    /// The stage with `layers` of a model, held by llama.cpp within these limits.
+    pub fn spec(self, model: ModelId, info: &ModelInfo, layers: LayerRange) -> StageSpec {
+        StageSpec {
+            model,
+            layers,
+            n_layer: info.n_layer,
+            n_embd: info.n_embd,
+            n_vocab: info.n_vocab,
+            n_ctx: self.n_ctx,
+            n_seq: self.n_seq,
+            n_batch: self.n_batch,
+            n_cells: self.n_cells,
+            cuts_back: !keeps_running_state(&info.architecture),
+        }
+    }
+}
+
+/// Whether llama.cpp keeps a running state for some layers of this architecture, which cannot be cut back
+/// (`llm_arch_is_recurrent` and `llm_arch_is_hybrid`). Were one missing here, its stages would fail the first batch
+/// behind a cut, and the prompt be computed whole then.
+fn keeps_running_state(architecture: &str) -> bool {
+    const RECURRENT: [&str; 6] = ["mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"];
+    const HYBRID: [&str; 18] = [
+        "jamba",
+        "falcon-h1",
+        "plamo2",
+        "granitehybrid",
+        "lfm2",
+        "lfm2moe",
+        "nemotron_h",
+        "nemotron_h_moe",
+        "qwen3next",
+        "kimi-linear",
+        "bailingmoe3",
+        "kimi-k3",
+        "glm5-next",
+        "qwen35",
+        "qwen35moe",
+        "qwen4exp",
+        "deepseek4",
+        "minimax-01",
+    ];
+    RECURRENT.contains(&architecture) || HYBRID.contains(&architecture)
 }
 
 /// The token embeddings in a file of this machine, and how hidden rows are made of them.
@@ -154,14 +216,14 @@ impl LlamaStageConfig {
         let source = Source::open(path).map_err(|error| load(error.to_string()))?;
         let info = ModelInfo::of(source.header()).map_err(|error| load(error.to_string()))?;
         let layers = LayerRange::new(0, info.n_layer).ok_or_else(|| load("a model without layers".to_owned()))?;
-        let spec = spec_of(model, &info, layers, limits);
+        let spec = limits.spec(model, &info, layers);
         Ok(Self { spec, model_path: path.to_owned(), tap: None, inject: None, embedding: None, compute })
     }
 
     /// One slice of a split model, which lies at `path`.
     pub fn slice(of: SliceOf<'_>, path: &Path, limits: Limits, compute: Compute) -> Self {
         let (kind, boundary) = (of.plan.kind(), of.plan.boundary());
-        let spec = spec_of(of.model, of.info, of.plan.range(), limits);
+        let spec = limits.spec(of.model, of.info, of.plan.range());
         Self {
             embedding: of.embedding.filter(|_| kind.takes_rows() && spec.is_first()).map(EmbeddingPlace::from),
             inject: boundary.inject.filter(|_| kind.takes_rows()).and_then(|inject| Injection::of(inject, &spec)),
@@ -170,18 +232,5 @@ impl LlamaStageConfig {
             tap: (!kind.has_head()).then(|| boundary.tap.clone()),
             compute,
         }
-    }
-}
-
-fn spec_of(model: ModelId, info: &ModelInfo, layers: LayerRange, limits: Limits) -> StageSpec {
-    StageSpec {
-        model,
-        layers,
-        n_layer: info.n_layer,
-        n_embd: info.n_embd,
-        n_vocab: info.n_vocab,
-        n_ctx: limits.n_ctx,
-        n_seq: limits.n_seq,
-        n_batch: limits.n_batch,
     }
 }

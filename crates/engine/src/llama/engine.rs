@@ -128,6 +128,10 @@ impl Engine {
                 self.context.clear_seq(seq.0);
                 *self.slot(*seq) = Slot::default();
             }
+            Command::Retain { seq, len } => {
+                self.slot(*seq).run = None;
+                self.truncate(*seq, *len);
+            }
         }
         Ok(())
     }
@@ -136,7 +140,8 @@ impl Engine {
         if len >= self.slot(seq).len {
             return;
         }
-        let cut = len > 0 && self.context.truncate(seq.0, len);
+        // What a sliding window needs may have been overwritten meanwhile.
+        let cut = len > 0 && self.context.truncate(seq.0, len) && self.context.can_continue(seq.0, len);
         if len == 0 {
             self.context.clear_seq(seq.0);
         }
@@ -150,7 +155,7 @@ impl Engine {
             let source = self.slot(from).clone();
             self.context.clear_seq(to.0);
             let recurrent = self.context.model().is_recurrent();
-            self.context.copy_seq(from.0, to.0, if recurrent { source.len } else { len.min(source.len) });
+            self.context.copy_seq(from.0, to.0, len.min(source.len));
             let slot = self.slot(to);
             (slot.len, slot.spoilt) = (source.len, source.spoilt);
             if !recurrent {
@@ -392,12 +397,9 @@ fn open_drawer(spec: &StageSpec, model: &Model) -> Result<Option<Drawer>, StageE
 
 fn context_params(config: &LlamaStageConfig) -> Result<ContextParams, StageError> {
     let (spec, compute) = (&config.spec, &config.compute);
-    let n_cells = spec.n_ctx.checked_mul(spec.n_seq).ok_or_else(|| {
-        StageError::Load(format!("{} sequences of {} positions are too many", spec.n_seq, spec.n_ctx))
-    })?;
     let n_outputs = if spec.is_last() { compute.max_logits_rows.saturating_add(spec.n_seq) } else { spec.n_batch };
     Ok(ContextParams {
-        n_cells,
+        n_cells: spec.n_cells,
         n_seq: spec.n_seq,
         n_batch: spec.n_batch,
         n_outputs: n_outputs.min(spec.n_batch),

@@ -13,6 +13,8 @@ fn spec(start: u32, end: u32) -> StageSpec {
         n_ctx: 32,
         n_seq: 2,
         n_batch: 8,
+        n_cells: 64,
+        cuts_back: true,
     }
 }
 

@@ -104,13 +104,14 @@ async fn prove(case: &Case, all_cuts: bool) -> String {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     model::write(case, SEED, &path);
-    let limits = Limits { n_ctx: 64, n_seq: 4, n_batch: 32 };
+    let limits = Limits { n_ctx: 64, n_seq: 4, n_batch: 32, n_cells: 256 };
     let compute = Compute { max_logits_rows: limits.n_batch, ..Compute::with_threads(1) };
     let split = Split { path, limits, compute };
     let source = Source::open(&split.path).unwrap();
     assert_allowed_cuts_fit(source.header());
     let whole = LlamaStage::load(split.unsplit().unwrap()).unwrap();
     let recurrent = Family::of(source.header()).unwrap().recurrent != Recurrent::Never;
+    assert_eq!(whole.spec().cuts_back, !recurrent, "{}", case.name());
     let script = if recurrent { onward(false) } else { Script::thorough(limits.n_seq, whole.spec().n_vocab) };
     assert_tells_tokens_apart(&whole, &script).await;
 

@@ -22,6 +22,8 @@ fn stage_spec(n_seq: u32) -> StageSpec {
         n_ctx: N_CTX,
         n_seq,
         n_batch: 16,
+        n_cells: N_CTX * n_seq,
+        cuts_back: true,
     }
 }
 

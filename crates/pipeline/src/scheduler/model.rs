@@ -42,6 +42,8 @@ impl Model {
             n_ctx: limits.n_ctx,
             n_seq: limits.n_seq,
             n_batch: limits.n_batch,
+            n_cells: limits.n_ctx * limits.n_seq,
+            cuts_back: true,
         };
         let slots = (0..limits.n_seq).map(|_| None).collect();
         Self { spec, depth: limits.depth, link: VecDeque::new(), slots, next_step: 0 }

@@ -38,6 +38,8 @@ fn spec() -> StageSpec {
         n_ctx: 64,
         n_seq: 2,
         n_batch: 16,
+        n_cells: 128,
+        cuts_back: true,
     }
 }
 
