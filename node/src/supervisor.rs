@@ -177,13 +177,9 @@ impl Supervisor {
     /// One token through all stages.
     async fn probe(&self, pipeline: &Arc<Pipeline>) -> Result<(), StageError> {
         let failed = |reason: String| StageError::Load(format!("a test token did not come through: {reason}"));
-        let spec = GenerateSpec {
-            request: RequestId::new("probe"),
-            prompt: vec![TokenId(self.model.vocab.bos().unwrap_or(0))],
-            max_tokens: 1,
-            sampling: Sampling::greedy(),
-            stop_tokens: Vec::new(),
-        };
+        let first = TokenId(self.model.vocab.bos().unwrap_or(0));
+        let probe = GenerateSpec::new(RequestId::new("probe"), vec![first]);
+        let spec = GenerateSpec { max_tokens: 1, sampling: Sampling::greedy(), ..probe };
         let run = async {
             let mut run = pipeline.generate(spec).await.map_err(|e| failed(e.to_string()))?;
             loop {

@@ -18,6 +18,7 @@ mod wire;
 use std::io;
 
 use bytes::Bytes;
+use mesh_types::{Constraint, Logprobs};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -52,6 +53,8 @@ pub struct Limits {
 
 /// Room for all that does not grow with a batch: ids, sampling parameters, reasons.
 const HEADER_ROOM: u32 = 64 << 10;
+/// Room for a run's constraint: its grammar, and its lists of texts with their lengths.
+const CONSTRAINT_ROOM: u32 = (Constraint::MAX_GRAMMAR + 4 * Constraint::MAX_TEXTS * (Constraint::MAX_TEXT + 3)) as u32;
 /// Longer texts of errors are cut by the sender.
 const REASON_MAX: usize = 4 << 10;
 
@@ -79,9 +82,13 @@ impl Limits {
     }
 }
 
-/// A varint of 32 bits takes at most 5 bytes, one of 64 at most 9: a token is 5, a segment 16, an output 26.
+/// A varint of 32 bits takes at most 5 bytes, one of 64 at most 9: a token is 5, a segment 16, an output with its log
+/// probabilities 40 and 9 for each of these. A command holds the tokens of its run and a constraint; a reason is cut.
 fn header_limit(spec: &StageSpec) -> u32 {
-    spec.n_batch.saturating_mul(5).saturating_add(spec.n_seq.saturating_mul(26)).saturating_add(HEADER_ROOM)
+    let output = 40 + 9 * u32::from(Logprobs::MAX_TOP) + REASON_MAX as u32;
+    let (tokens, outputs) = (spec.n_batch.saturating_mul(5), spec.n_seq.saturating_mul(output));
+    let command = spec.n_ctx.saturating_mul(5).saturating_add(CONSTRAINT_ROOM);
+    tokens.saturating_add(outputs).max(command).saturating_add(HEADER_ROOM)
 }
 
 /// Why no message could be read.

@@ -3,7 +3,7 @@
 //! Frames are applied in the order in which they arrive. Nothing in a frame is trusted by the stage that gets it: see
 //! [`MicroBatch::check`].
 
-use mesh_types::{RequestId, Sampling, TokenId};
+use mesh_types::{Constraint, GenerateSpec, Logprobs, RequestId, Sampling, TokenId};
 use serde::{Deserialize, Serialize};
 
 use crate::error::StageError;
@@ -80,16 +80,7 @@ pub struct MicroBatch {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Command {
     /// A run starts on a slot that has none. The slot may hold the first positions of the prompt.
-    Open {
-        /// The slot.
-        seq: SeqId,
-        /// Whose run it is; for spans and logs.
-        request: RequestId,
-        /// How the last stage draws its tokens.
-        sampling: Sampling,
-        /// Tokens before the first generated one: position `prompt_len` holds generated token 0.
-        prompt_len: u32,
-    },
+    Open(Box<Open>),
     /// Cuts the sequence back: positions `len..` are forgotten. Where a stage cannot do that, its slot is of no use
     /// until it is closed: batches for it fail.
     Truncate {
@@ -122,6 +113,32 @@ pub enum Command {
     },
 }
 
+/// A run, as the stage that samples needs to know it. Its state (penalties, constraint) is a function of this and of the
+/// tokens that follow in batches, so that a run can go on elsewhere as if nothing had happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Open {
+    /// The slot.
+    pub seq: SeqId,
+    /// Whose run it is; for spans and logs.
+    pub request: RequestId,
+    /// Tokens before the first generated one: position `prompt_len` holds generated token 0.
+    pub prompt_len: u32,
+    /// Generated tokens after which the run ends, or with the context.
+    pub max_tokens: u32,
+    /// How the last stage draws its tokens.
+    pub sampling: Sampling,
+    /// See [`GenerateSpec::logit_bias`].
+    pub logit_bias: Vec<(TokenId, f32)>,
+    /// See [`GenerateSpec::logprobs`].
+    pub logprobs: Option<u8>,
+    /// See [`GenerateSpec::constraint`].
+    pub constraint: Option<Constraint>,
+    /// The prompt's last tokens, oldest first: as many as [`Sampling::repeat_last_n`] looks back.
+    pub prompt_tail: Vec<TokenId>,
+    /// What the run has generated so far, from `prompt_len` on; empty but for a run that goes on from elsewhere.
+    pub generated: Vec<TokenId>,
+}
+
 /// What the last stage says about one segment that wanted something.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
@@ -131,8 +148,23 @@ pub struct Output {
     pub position: u32,
     /// The token, for [`Want::Token`].
     pub token: Option<TokenId>,
+    /// How likely the token was, where the run asks for it.
+    pub logprobs: Option<Logprobs>,
     /// For [`Want::Logits`]: row-major `[len, n_vocab]`.
     pub logits: Option<Vec<f32>>,
+    /// Why no token could be drawn, for [`Want::Token`]: this run fails, the others of the step go on.
+    pub failure: Option<DrawFailure>,
+}
+
+/// Why no token could be drawn for a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum DrawFailure {
+    /// What the run asks for is not possible: a constraint that cannot be enforced, or that leaves no token.
+    #[error("{0}")]
+    Invalid(String),
+    /// The computation gave no usable logits, or the enforcer failed.
+    #[error("{0}")]
+    Internal(String),
 }
 
 /// What came of one micro-batch: one output per segment whose `want` is not `Nothing`, in segment order.
@@ -151,6 +183,18 @@ pub struct StepFailure {
     pub step: StepId,
     /// For the log: which stage, and why.
     pub reason: String,
+}
+
+impl Output {
+    /// A drawn token, and nothing else.
+    pub fn token(seq: SeqId, position: u32, token: TokenId) -> Self {
+        Self { seq, position, token: Some(token), logprobs: None, logits: None, failure: None }
+    }
+
+    /// The logits of a segment's rows.
+    pub fn logits(seq: SeqId, position: u32, logits: Vec<f32>) -> Self {
+        Self { seq, position, token: None, logprobs: None, logits: Some(logits), failure: None }
+    }
 }
 
 impl MicroBatch {
@@ -219,12 +263,67 @@ impl StepResult {
             if let Some(token) = output.token.filter(|token| token.0 < 0 || token.0 as u32 >= spec.n_vocab) {
                 return bad(format!("token {} of a vocabulary of {}", token.0, spec.n_vocab));
             }
+            if output.logprobs.as_ref().is_some_and(|logprobs| !is_sound(logprobs, spec)) {
+                return bad(format!("unsound log probabilities for sequence {}", output.seq.0));
+            }
             let logits = output.logits.as_ref().map_or(0, Vec::len);
             if logits % spec.n_vocab as usize != 0 {
                 return bad(format!("{logits} logits with a vocabulary of {}", spec.n_vocab));
             }
         }
         Ok(())
+    }
+}
+
+/// Whether these can have come of a log-softmax over the vocabulary.
+fn is_sound(logprobs: &Logprobs, spec: &StageSpec) -> bool {
+    // Rounding may lift the likeliest above 0 by a hair.
+    let is_log = |value: f32| value <= 1e-3;
+    is_log(logprobs.chosen)
+        && logprobs.top.len() <= usize::from(Logprobs::MAX_TOP)
+        && logprobs.top.iter().all(|(token, value)| is_token(*token, spec) && is_log(*value))
+}
+
+fn is_token(token: TokenId, spec: &StageSpec) -> bool {
+    token.0 >= 0 && token.0.cast_unsigned() < spec.n_vocab
+}
+
+impl Open {
+    /// A run whose tokens are drawn as `sampling` says, and nothing else asked for.
+    pub fn new(seq: SeqId, request: RequestId, prompt_len: u32, sampling: Sampling) -> Self {
+        Self {
+            seq,
+            request,
+            prompt_len,
+            max_tokens: u32::MAX,
+            sampling,
+            logit_bias: Vec::new(),
+            logprobs: None,
+            constraint: None,
+            prompt_tail: Vec::new(),
+            generated: Vec::new(),
+        }
+    }
+
+    /// Checks sizes and tokens against `spec`.
+    fn check(&self, spec: &StageSpec) -> Result<(), StageError> {
+        let bad = |what: String| Err(StageError::InvalidFrame(what));
+        let tokens = self.prompt_tail.iter().chain(&self.generated);
+        if let Some(token) = tokens.chain(self.logit_bias.iter().map(|(token, _)| token)).find(|t| !is_token(**t, spec))
+        {
+            return bad(format!("token {} of a vocabulary of {}", token.0, spec.n_vocab));
+        }
+        let held = self.prompt_len as usize + self.generated.len();
+        if held > spec.n_ctx as usize || self.prompt_tail.len() > self.prompt_len as usize {
+            return bad(format!("a run of {held} tokens in a context of {}", spec.n_ctx));
+        }
+        if self.logit_bias.len() > GenerateSpec::MAX_LOGIT_BIAS || self.logit_bias.iter().any(|(_, b)| b.is_nan()) {
+            return bad(format!("{} logit biases", self.logit_bias.len()));
+        }
+        if self.logprobs.is_some_and(|top| top > Logprobs::MAX_TOP) {
+            return bad("too many log probabilities wanted".to_owned());
+        }
+        self.constraint.iter().try_for_each(|c| c.check()).map_err(|error| StageError::InvalidFrame(error.to_string()))
     }
 }
 
@@ -235,7 +334,10 @@ impl Command {
     /// [`StageError::InvalidFrame`] names the violation.
     pub fn check(&self, spec: &StageSpec) -> Result<(), StageError> {
         let (slots, len) = match self {
-            Self::Open { seq, prompt_len, .. } => ([*seq, *seq], *prompt_len),
+            Self::Open(open) => {
+                open.check(spec)?;
+                ([open.seq, open.seq], open.prompt_len)
+            }
             Self::Truncate { seq, len } | Self::Retain { seq, len } => ([*seq, *seq], *len),
             Self::Copy { from, to, len } => ([*from, *to], *len),
             Self::Close { seq } => ([*seq, *seq], 0),

@@ -1,8 +1,10 @@
 //! The [`Generator`] trait: a whole model, as stage 0 uses it.
 
 use async_trait::async_trait;
-use mesh_types::{ErrorClass, FinishReason, GenerateSpec, TokenId, Usage};
+use mesh_types::{ErrorClass, FinishReason, GenerateSpec, Logprobs, TokenId, Usage};
 use tokio::sync::mpsc;
+
+use crate::frame::DrawFailure;
 
 /// A whole model, however many stages it has: a prompt goes in, a bounded stream of tokens comes back.
 #[async_trait]
@@ -28,7 +30,7 @@ pub struct Generation {
 }
 
 /// One event of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum TokenEvent {
     /// A token was drawn.
     Token {
@@ -36,6 +38,8 @@ pub enum TokenEvent {
         token: TokenId,
         /// Its place in the sequence: the prompt's length plus the number of tokens drawn before.
         position: u32,
+        /// How likely it was, where [`GenerateSpec::logprobs`] asks for it.
+        logprobs: Option<Logprobs>,
     },
     /// The run is over.
     Finished {
@@ -66,16 +70,28 @@ pub enum GenerateError {
     /// A stage is missing or was lost.
     #[error("{0}")]
     Unavailable(String),
+    /// What was asked of this run cannot be done by this model: its constraint, or a token that it names.
+    #[error("{0}")]
+    Invalid(String),
     /// A step could not be computed.
     #[error("the model could not compute a step: {0}")]
     Step(String),
+}
+
+impl From<DrawFailure> for GenerateError {
+    fn from(failure: DrawFailure) -> Self {
+        match failure {
+            DrawFailure::Invalid(reason) => Self::Invalid(reason),
+            DrawFailure::Internal(reason) => Self::Step(reason),
+        }
+    }
 }
 
 impl GenerateError {
     /// The class of this error.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::PromptTooLong { .. } => ErrorClass::InvalidRequest,
+            Self::PromptTooLong { .. } | Self::Invalid(_) => ErrorClass::InvalidRequest,
             Self::QueueFull { .. } => ErrorClass::Overloaded,
             Self::Unavailable(_) => ErrorClass::Unavailable,
             Self::Step(_) => ErrorClass::Internal,

@@ -25,6 +25,8 @@ pub mod stage;
 pub mod testkit;
 
 pub use error::StageError;
-pub use frame::{Command, Frame, MicroBatch, Output, Rows, Segment, SeqId, StepFailure, StepId, StepResult, Want};
+pub use frame::{
+    Command, DrawFailure, Frame, MicroBatch, Open, Output, Rows, Segment, SeqId, StepFailure, StepId, StepResult, Want,
+};
 pub use generator::{GenerateError, Generation, Generator, TokenEvent};
 pub use stage::{Stage, StageLink, StageSpec};

@@ -250,16 +250,15 @@ impl Worker {
         for segment in &batch.segments {
             let rows: Vec<&[f32]> = rows.by_ref().take(segment.len as usize).collect();
             let end = segment.start + segment.len;
-            let (token, logits) = match segment.want {
+            outputs.push(match segment.want {
                 Want::Nothing => continue,
-                Want::Token => (Some(self.next(segment.seq, end)), None),
+                Want::Token => Output::token(segment.seq, end, self.next(segment.seq, end)),
                 Want::Logits => {
                     let all = (segment.start..end).zip(rows);
                     let all = all.flat_map(|(at, row)| self.logits(row, self.next(segment.seq, at + 1)));
-                    (None, Some(all.collect()))
+                    Output::logits(segment.seq, end, all.collect())
                 }
-            };
-            outputs.push(Output { seq: segment.seq, position: end, token, logits });
+            });
         }
         outputs
     }

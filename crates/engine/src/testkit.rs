@@ -10,7 +10,7 @@ use mesh_gguf::{EmbeddingSource, ModelInfo, SlicePlan, Source};
 use mesh_types::{LayerRange, ModelId, RequestId, Sampling, TokenId};
 
 use crate::error::StageError;
-use crate::frame::{Command, Frame, MicroBatch, Segment, SeqId, StepId, Want};
+use crate::frame::{Command, Frame, MicroBatch, Open, Segment, SeqId, StepId, Want};
 use crate::llama::{Compute, Limits, LlamaStage, LlamaStageConfig, SliceOf};
 use crate::sampling::uniform;
 use crate::stage::{Stage, StageLink};
@@ -150,7 +150,7 @@ impl Script {
     pub fn open(&mut self, seq: u32, prompt_len: u32) -> &mut Self {
         let sampling = Sampling { seed: 1000 + u64::from(seq), ..Sampling::default() };
         let request = RequestId::new(format!("run-{}", self.frames.len()));
-        self.command(Command::Open { seq: SeqId(seq), request, sampling, prompt_len })
+        self.command(Command::Open(Box::new(Open::new(SeqId(seq), request, prompt_len, sampling))))
     }
 
     /// Adds a micro-batch of (slot, tokens, what to report), each segment following on what its slot holds.

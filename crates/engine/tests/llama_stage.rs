@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use mesh_engine::llama::{Compute, Limits, LlamaStage, LlamaStageConfig};
 use mesh_engine::testkit::{GEMMA3, SMOLLM2, Script, Split, run};
 use mesh_engine::{
-    Command, Frame, MicroBatch, Segment, SeqId, Stage, StageError, StageLink, StepFailure, StepId, StepResult, Want,
+    Command, Frame, MicroBatch, Open, Segment, SeqId, Stage, StageError, StageLink, StepFailure, StepId, StepResult,
+    Want,
 };
 use mesh_types::{LayerRange, RequestId, Sampling, TokenId};
 use tokio::time::timeout;
@@ -34,7 +35,7 @@ fn batch(step: u64, seq: u32, start: u32, tokens: &[i32], want: Want) -> Frame {
 }
 
 fn open(seq: u32, prompt_len: u32, sampling: Sampling) -> Frame {
-    Frame::Command(Command::Open { seq: SeqId(seq), request: RequestId::new("r"), sampling, prompt_len })
+    Frame::Command(Command::Open(Box::new(Open::new(SeqId(seq), RequestId::new("r"), prompt_len, sampling))))
 }
 
 fn token(frame: &Frame) -> TokenId {

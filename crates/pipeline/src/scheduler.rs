@@ -25,9 +25,10 @@ mod run;
 use std::collections::{HashMap, VecDeque};
 
 use mesh_engine::{
-    Command, Frame, GenerateError, SeqId, StageError, StageSpec, StepFailure, StepId, StepResult, TokenEvent, Want,
+    Command, DrawFailure, Frame, GenerateError, SeqId, StageError, StageSpec, StepFailure, StepId, StepResult,
+    TokenEvent, Want,
 };
-use mesh_types::{FinishReason, GenerateSpec, TokenId};
+use mesh_types::{FinishReason, GenerateSpec, Logprobs, TokenId};
 
 use run::{Phase, Run};
 
@@ -71,7 +72,7 @@ impl Limits {
 pub struct RunId(u64);
 
 /// Something that the client of a run is to be told. After [`TokenEvent::Finished`] or an error comes nothing more.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// Whose.
     pub run: RunId,
@@ -119,6 +120,12 @@ struct Flight {
     prompt_tokens: u32,
 }
 
+/// A drawn token.
+struct Drawn {
+    token: TokenId,
+    logprobs: Option<Logprobs>,
+}
+
 /// Whose segment, and what is expected of it.
 #[derive(Debug)]
 struct Part {
@@ -151,8 +158,8 @@ impl Scheduler {
     /// Takes a run.
     ///
     /// # Errors
-    /// [`GenerateError::PromptTooLong`], [`GenerateError::QueueFull`]; [`GenerateError::Step`] for an empty prompt or a
-    /// token that is not in the vocabulary.
+    /// [`GenerateError::PromptTooLong`], [`GenerateError::QueueFull`], [`GenerateError::Invalid`];
+    /// [`GenerateError::Step`] for an empty prompt or a token that is not in the vocabulary.
     pub fn submit(&mut self, spec: GenerateSpec) -> Result<RunId, GenerateError> {
         let context = self.limits.n_ctx;
         let prompt = u32::try_from(spec.prompt.len()).unwrap_or(u32::MAX);
@@ -165,6 +172,7 @@ impl Scheduler {
         if let Some(token) = spec.prompt.iter().find(|token| !self.is_token(**token)) {
             return Err(GenerateError::Step(format!("the prompt holds {}, which is no token of the model", token.0)));
         }
+        self.check_wishes(&spec)?;
         if self.free.is_empty() && self.queue.len() >= self.limits.max_queue {
             return Err(GenerateError::QueueFull { queued: self.queued() });
         }
@@ -238,8 +246,11 @@ impl Scheduler {
         let drawn = self.drawn(wanted, &result)?;
         let mut progress = Progress { prompt_tokens: flight.prompt_tokens, generated_tokens: 0 };
         self.in_flight.pop_front();
-        for (run, token) in drawn {
-            progress.generated_tokens += u32::from(self.take_token(run, token));
+        for (run, drawn) in drawn {
+            match drawn {
+                Ok(drawn) => progress.generated_tokens += u32::from(self.take_token(run, drawn)),
+                Err(failure) => self.fail(run, failure.into()),
+            }
         }
         Ok(progress)
     }
@@ -289,6 +300,26 @@ impl Scheduler {
         self.runs.is_empty() && self.in_flight.is_empty() && self.commands.is_empty()
     }
 
+    /// What a stage would refuse with the end of the link.
+    fn check_wishes(&self, spec: &GenerateSpec) -> Result<(), GenerateError> {
+        let invalid = |what: String| Err(GenerateError::Invalid(what));
+        if spec.logit_bias.len() > GenerateSpec::MAX_LOGIT_BIAS {
+            return invalid(format!("more than {} tokens have a logit bias", GenerateSpec::MAX_LOGIT_BIAS));
+        }
+        if let Some((token, bias)) =
+            spec.logit_bias.iter().find(|(token, bias)| !self.is_token(*token) || bias.is_nan())
+        {
+            return invalid(format!(
+                "a logit bias of {bias} for {}, where the model has {} tokens",
+                token.0, self.limits.n_vocab
+            ));
+        }
+        if spec.logprobs.is_some_and(|top| top > Logprobs::MAX_TOP) {
+            return invalid(format!("more than {} log probabilities are wanted", Logprobs::MAX_TOP));
+        }
+        spec.constraint.iter().try_for_each(|c| c.check()).or_else(|error| invalid(error.to_string()))
+    }
+
     fn is_token(&self, token: TokenId) -> bool {
         u32::try_from(token.0).is_ok_and(|token| token < self.limits.n_vocab)
     }
@@ -309,7 +340,7 @@ impl Scheduler {
         &self,
         mut wanted: impl Iterator<Item = &'a Part>,
         result: &StepResult,
-    ) -> Result<Vec<(RunId, TokenId)>, StageError> {
+    ) -> Result<Vec<(RunId, Result<Drawn, DrawFailure>)>, StageError> {
         let bad = |what: String| Err(StageError::InvalidFrame(format!("step {}: {what}", result.step.0)));
         let mut drawn = Vec::with_capacity(result.outputs.len());
         for output in &result.outputs {
@@ -321,10 +352,14 @@ impl Scheduler {
                     part.position, part.seq.0
                 ));
             }
-            match output.token {
-                Some(token) if self.is_token(token) => drawn.push((part.run, token)),
-                Some(token) => return bad(format!("token {} of a vocabulary of {}", token.0, self.limits.n_vocab)),
-                None => return bad("an output without a token".to_owned()),
+            let logprobs = output.logprobs.clone();
+            match (output.token, &output.failure) {
+                (Some(token), None) if self.is_token(token) => drawn.push((part.run, Ok(Drawn { token, logprobs }))),
+                (Some(token), None) => {
+                    return bad(format!("token {} of a vocabulary of {}", token.0, self.limits.n_vocab));
+                }
+                (None, Some(failure)) => drawn.push((part.run, Err(failure.clone()))),
+                _ => return bad("an output without a token".to_owned()),
             }
         }
         match wanted.next() {
@@ -334,12 +369,13 @@ impl Scheduler {
     }
 
     /// Gives a drawn token to its run; false where that is gone.
-    fn take_token(&mut self, run: RunId, token: TokenId) -> bool {
+    fn take_token(&mut self, run: RunId, drawn: Drawn) -> bool {
+        let Drawn { token, logprobs } = drawn;
         let Some(state) = self.runs.get_mut(&run) else { return false };
         let position = state.draw(token);
         let end = state.end_after(token, self.limits.n_ctx);
         let is_held = state.held;
-        self.events.push_back(Event { run, what: Ok(TokenEvent::Token { token, position }) });
+        self.events.push_back(Event { run, what: Ok(TokenEvent::Token { token, position, logprobs }) });
         match end {
             Some(reason) => self.finish(run, reason),
             None if is_held => {}
@@ -377,7 +413,7 @@ impl Scheduler {
 
     fn close_slot(&mut self, seq: SeqId) {
         // The stages never hear of a run whose `Open` was not sent.
-        let is_open = |command: &Command| matches!(command, Command::Open { seq: opened, .. } if *opened == seq);
+        let is_open = |command: &Command| matches!(command, Command::Open(open) if open.seq == seq);
         match self.commands.iter().position(is_open) {
             Some(unsent) => drop(self.commands.remove(unsent)),
             None => self.commands.push_back(Command::Close { seq }),
@@ -394,12 +430,7 @@ impl Scheduler {
             let Some(state) = self.runs.get_mut(&run) else { continue };
             state.seq = Some(seq);
             state.phase = Phase::Prefill { sent: 0 };
-            self.commands.push_back(Command::Open {
-                seq,
-                request: state.spec.request.clone(),
-                sampling: state.spec.sampling,
-                prompt_len: state.prompt_len(),
-            });
+            self.commands.push_back(Command::Open(Box::new(state.open(seq))));
             self.slots[seq.0 as usize] = Some(run);
             self.prefill.push_back(run);
         }

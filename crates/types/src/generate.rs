@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::constraint::Constraint;
 use crate::ids::{RequestId, TokenId};
 
 /// How the next token is drawn from the logits.
@@ -18,6 +19,16 @@ pub struct Sampling {
     pub top_p: f32,
     /// Drops tokens less likely than this times the most likely; 0 keeps all. Default 0.05.
     pub min_p: f32,
+    /// Divides the positive logits of the tokens among the last [`Self::repeat_last_n`], and multiplies their negative
+    /// ones; 1 changes nothing. Default 1.
+    pub repeat_penalty: f32,
+    /// How many of the last tokens, those of the prompt included, are penalised by [`Self::repeat_penalty`]. Default 64;
+    /// at most [`Self::MAX_LAST_N`] count.
+    pub repeat_last_n: u32,
+    /// Taken off the logit of every token that this run has generated. Default 0.
+    pub presence_penalty: f32,
+    /// Taken off the logit of a token as often as this run has generated it. Default 0.
+    pub frequency_penalty: f32,
     /// Seed of the counter-based generator.
     pub seed: u64,
     /// Never draw a token that ends the generation.
@@ -26,18 +37,32 @@ pub struct Sampling {
 
 impl Default for Sampling {
     fn default() -> Self {
-        Self { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, seed: 0, ignore_eos: false }
+        Self {
+            temperature: 0.8,
+            top_k: 40,
+            top_p: 0.95,
+            min_p: 0.05,
+            repeat_penalty: 1.0,
+            repeat_last_n: 64,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            seed: 0,
+            ignore_eos: false,
+        }
     }
 }
 
 impl Sampling {
+    /// Most tokens that [`Self::repeat_last_n`] looks back.
+    pub const MAX_LAST_N: u32 = 1 << 16;
+
     /// Always the most likely token.
     pub fn greedy() -> Self {
         Self { temperature: 0.0, ..Self::default() }
     }
 }
 
-/// One run of a model: a prompt to a stream of tokens.
+/// One run of a model: a prompt to a stream of tokens. [`GenerateSpec::new`] has the defaults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenerateSpec {
     /// Whose run this is.
@@ -48,8 +73,50 @@ pub struct GenerateSpec {
     pub max_tokens: u32,
     /// How tokens are drawn.
     pub sampling: Sampling,
-    /// Tokens that end the run; a drawn one is reported and not computed further. Empty where `ignore_eos` holds.
+    /// Added to the raw logits of these tokens, at most [`Self::MAX_LOGIT_BIAS`].
+    pub logit_bias: Vec<(TokenId, f32)>,
+    /// How many of the most likely tokens are reported with each drawn one and its own log probability, at most
+    /// [`Logprobs::MAX_TOP`]; `None`: nothing is.
+    pub logprobs: Option<u8>,
+    /// What may be generated.
+    pub constraint: Option<Constraint>,
+    /// Tokens that end the run; a drawn one is reported and not computed further. Empty where `ignore_eos` holds and no
+    /// constraint ends the run.
     pub stop_tokens: Vec<TokenId>,
+}
+
+impl GenerateSpec {
+    /// Most entries of [`Self::logit_bias`].
+    pub const MAX_LOGIT_BIAS: usize = 1024;
+
+    /// A run of `prompt` with default sampling and nothing else asked for, which ends with the context.
+    pub fn new(request: RequestId, prompt: Vec<TokenId>) -> Self {
+        Self {
+            request,
+            prompt,
+            max_tokens: u32::MAX,
+            sampling: Sampling::default(),
+            logit_bias: Vec::new(),
+            logprobs: None,
+            constraint: None,
+            stop_tokens: Vec::new(),
+        }
+    }
+}
+
+/// How likely a drawn token was: natural logarithms of the softmax of the raw logits, before biases, penalties, grammars
+/// and filters.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Logprobs {
+    /// Of the token that was drawn.
+    pub chosen: f32,
+    /// The most likely tokens, the most likely first and equal ones by id; as many as were asked for.
+    pub top: Vec<(TokenId, f32)>,
+}
+
+impl Logprobs {
+    /// Most tokens in [`Self::top`].
+    pub const MAX_TOP: u8 = 20;
 }
 
 /// Why a run ended by itself.

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod chat;
+pub mod constraint;
 pub mod error;
 pub mod generate;
 pub mod ids;
@@ -15,8 +16,9 @@ pub mod size;
 pub mod view;
 
 pub use chat::{ChatRequest, Message, Tool, ToolCall, ToolChoice};
+pub use constraint::{After, Constraint, ConstraintError, Start, Thinking};
 pub use error::{ErrorClass, Fault};
-pub use generate::{FinishReason, GenerateSpec, Sampling, Usage};
+pub use generate::{FinishReason, GenerateSpec, Logprobs, Sampling, Usage};
 pub use ids::{Digest, ModelId, PeerId, RequestId, StageId, TokenId};
 pub use layers::LayerRange;
 pub use size::ByteSize;

@@ -61,11 +61,10 @@ impl Answer {
         let sampling = model.sampling(&request.sampling);
         let prompt_tokens = u32::try_from(prompt.tokens.len()).unwrap_or(u32::MAX);
         let spec = GenerateSpec {
-            request: request.request,
-            prompt: prompt.tokens,
             max_tokens: request.max_tokens.unwrap_or(u32::MAX),
             stop_tokens: if sampling.ignore_eos { Vec::new() } else { model.end_tokens() },
             sampling,
+            ..GenerateSpec::new(request.request, prompt.tokens)
         };
         let generation = generator.generate(spec).await.map_err(fault)?;
         let mut ready = VecDeque::new();
@@ -114,7 +113,7 @@ impl Answer {
     /// Takes one event of the run; whether there may be more.
     fn take(&mut self, event: Option<Result<TokenEvent, GenerateError>>, taken: &mut Taken) -> bool {
         match event {
-            Some(Ok(TokenEvent::Token { token, position })) => {
+            Some(Ok(TokenEvent::Token { token, position, .. })) => {
                 taken.push(token, position);
                 self.usage.completion_tokens += 1;
                 let text = self.detokenizer.push(&self.model.piece(token));

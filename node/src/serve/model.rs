@@ -123,6 +123,7 @@ impl ServedModel {
             min_p: request.min_p.or(model.min_p).unwrap_or(default.min_p),
             seed: request.seed.unwrap_or_else(random_seed),
             ignore_eos: request.ignore_eos.unwrap_or(false),
+            ..default
         }
     }
 

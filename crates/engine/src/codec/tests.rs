@@ -1,10 +1,12 @@
 use std::time::{Duration, Instant};
 
-use mesh_types::{LayerRange, ModelId, RequestId, Sampling, TokenId};
+use mesh_types::{After, Constraint, LayerRange, Logprobs, ModelId, RequestId, Sampling, Start, Thinking, TokenId};
 use proptest::prelude::*;
 
 use super::*;
-use crate::frame::{Command, MicroBatch, Output, Rows, Segment, SeqId, StepFailure, StepId, StepResult, Want};
+use crate::frame::{
+    Command, DrawFailure, MicroBatch, Open, Output, Rows, Segment, SeqId, StepFailure, StepId, StepResult, Want,
+};
 
 type Plain = Message<u32>;
 
@@ -69,33 +71,68 @@ prop_compose! {
 }
 
 fn any_result() -> impl Strategy<Value = Frame> {
-    let output = (any::<u32>(), any::<u32>(), prop::option::of(any::<i32>()), prop::option::of(0usize..40)).prop_map(
-        |(seq, position, token, logits)| Output {
+    let top = prop::collection::vec((any::<i32>().prop_map(TokenId), -99f32..0.0), 0..20);
+    let logprobs = prop::option::of((-99f32..0.0, top).prop_map(|(chosen, top)| Logprobs { chosen, top }));
+    let failure = prop::option::of(".{0,60}".prop_map(DrawFailure::Invalid));
+    let token = prop::option::of(any::<i32>().prop_map(TokenId));
+    let output = (any::<u32>(), any::<u32>(), token, logprobs, prop::option::of(0usize..40), failure).prop_map(
+        |(seq, position, token, logprobs, logits, failure)| Output {
             seq: SeqId(seq),
             position,
-            token: token.map(TokenId),
+            token,
+            logprobs,
             logits: logits.map(|n| (0..n).map(|i| i as f32 - 7.5).collect()),
+            failure,
         },
     );
     (any::<u64>(), prop::collection::vec(output, 0..5))
         .prop_map(|(step, outputs)| Frame::Result(StepResult { step: StepId(step), outputs }))
 }
 
+prop_compose! {
+    fn any_constraint()(
+        grammar in prop::option::of(".{0,80}"),
+        markers in prop::option::of(prop::collection::vec(".{0,9}", 0..4)),
+        after in prop::sample::select(vec![After::End, After::Free, After::Repeat]),
+        thinking in prop::option::of(("[a-z]{0,5}", "[a-z]{0,5}", any::<bool>())),
+        lists in prop::collection::vec(prop::collection::vec(".{0,9}", 0..4), 2),
+        close_in_time: bool,
+    ) -> Constraint {
+        Constraint {
+            grammar,
+            start: markers.map_or(Start::Immediately, Start::AtMarker),
+            after,
+            thinking: thinking.map(|(open, close, is_open)| Thinking { open, close, is_open }),
+            forbid: lists[0].clone(),
+            control_text: lists[1].clone(),
+            close_in_time,
+        }
+    }
+}
+
+prop_compose! {
+    fn any_open()(
+        seq: u32, request in ".{0,40}", prompt_len: u32, max_tokens: u32,
+        (temperature, top_k, top_p, min_p, seed) in (0f32..2.0, any::<u32>(), 0f32..1.0, 0f32..1.0, any::<u64>()),
+        (repeat_penalty, repeat_last_n, presence_penalty) in (0f32..2.0, any::<u32>(), -2f32..2.0),
+        logit_bias in prop::collection::vec((any::<i32>().prop_map(TokenId), -100f32..100.0), 0..9),
+        logprobs: Option<u8>,
+        constraint in prop::option::of(any_constraint()),
+        tokens in prop::collection::vec(prop::collection::vec(any::<i32>().prop_map(TokenId), 0..9), 2),
+    ) -> Command {
+        let sampling = Sampling {
+            temperature, top_k, top_p, min_p, seed, repeat_penalty, repeat_last_n, presence_penalty,
+            frequency_penalty: -presence_penalty, ignore_eos: seed % 2 == 0,
+        };
+        let (prompt_tail, generated) = (tokens[0].clone(), tokens[1].clone());
+        let open = Open::new(SeqId(seq), RequestId::new(request), prompt_len, sampling);
+        Command::Open(Box::new(Open { max_tokens, logit_bias, logprobs, constraint, prompt_tail, generated, ..open }))
+    }
+}
+
 fn any_command() -> impl Strategy<Value = Frame> {
-    let sampling = (0f32..2.0, any::<u32>(), 0f32..1.0, 0f32..1.0, any::<u64>(), any::<bool>()).prop_map(
-        |(temperature, top_k, top_p, min_p, seed, ignore_eos)| Sampling {
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            seed,
-            ignore_eos,
-        },
-    );
     prop_oneof![
-        (any::<u32>(), ".{0,40}", sampling, any::<u32>()).prop_map(|(seq, request, sampling, prompt_len)| {
-            Command::Open { seq: SeqId(seq), request: RequestId::new(request), sampling, prompt_len }
-        }),
+        any_open(),
         (any::<u32>(), any::<u32>()).prop_map(|(seq, len)| Command::Truncate { seq: SeqId(seq), len }),
         (any::<u32>(), any::<u32>(), any::<u32>()).prop_map(|(from, to, len)| Command::Copy {
             from: SeqId(from),
@@ -152,7 +189,7 @@ proptest! {
 
 #[test]
 fn every_truncation_is_an_error() {
-    let logits = Output { seq: SeqId(0), position: 4, token: None, logits: Some(vec![1.0; 30]) };
+    let logits = Output::logits(SeqId(0), 4, vec![1.0; 30]);
     let messages = [
         Message::Frame(Frame::Batch(batch(3, 8))),
         Message::Frame(Frame::Result(StepResult { step: StepId(1), outputs: vec![logits.clone(), logits] })),
@@ -245,8 +282,19 @@ fn limits_have_room_for_the_largest_frames_of_a_stage() {
     largest.check(&spec).unwrap();
     let written = bytes(&Message::Frame(Frame::Batch(largest)), u32::MAX);
     assert!(back(&written, Limits::into_stage(&spec)).unwrap().is_some());
+    let command = largest_open(&spec);
+    command.check(&spec).unwrap();
+    let written = bytes(&Message::Frame(Frame::Command(command)), u32::MAX);
+    assert!(back(&written, Limits::into_stage(&spec)).unwrap().is_some());
     let last = StageSpec { layers: LayerRange::new(4, 6).unwrap(), ..spec };
-    let output = |i| Output { seq: SeqId(i), position: 64, token: None, logits: Some(vec![0.0; 400]) };
+    let top = vec![(TokenId(i32::MAX), -1e9); usize::from(Logprobs::MAX_TOP)];
+    let logprobs = Some(Logprobs { chosen: -1e9, top });
+    let failure = Some(DrawFailure::Internal("x".repeat(9000)));
+    let output = |i| Output {
+        logprobs: logprobs.clone(),
+        failure: failure.clone(),
+        ..Output::logits(SeqId(i), 64, vec![0.0; 400])
+    };
     let result = Frame::Result(StepResult { step: StepId(u64::MAX), outputs: (0..4).map(output).collect() });
     assert!(back(&bytes(&Message::Frame(result), 0), Limits::out_of_stage(&last)).unwrap().is_some());
 }
@@ -258,4 +306,26 @@ fn rows_move_into_their_buffer_without_a_copy() {
     let chunks = encode_owned(Message::<u32>::Frame(Frame::Batch(batch)), 0).unwrap();
     assert_eq!(chunks.len(), 2);
     assert_eq!(chunks[1].as_ptr(), at);
+}
+
+/// A run that asks for all that it may.
+fn largest_open(spec: &StageSpec) -> Command {
+    let texts = |letter: &str| vec![letter.repeat(Constraint::MAX_TEXT); Constraint::MAX_TEXTS];
+    let constraint = Constraint {
+        start: Start::AtMarker(texts("a")),
+        control_text: texts("b"),
+        forbid: texts("c"),
+        ..Constraint::immediately("x".repeat(Constraint::MAX_GRAMMAR))
+    };
+    let token = TokenId(spec.n_vocab.cast_signed() - 1);
+    let prompt_len = spec.n_ctx / 2;
+    let open = Open::new(SeqId(0), RequestId::new("x".repeat(200)), prompt_len, Sampling::default());
+    Command::Open(Box::new(Open {
+        logit_bias: vec![(token, -100.0); mesh_types::GenerateSpec::MAX_LOGIT_BIAS],
+        logprobs: Some(Logprobs::MAX_TOP),
+        constraint: Some(constraint),
+        prompt_tail: vec![token; prompt_len as usize],
+        generated: vec![token; (spec.n_ctx - prompt_len) as usize],
+        ..open
+    }))
 }

@@ -3,14 +3,14 @@
 use std::io;
 
 use bincode::config::Configuration;
-use mesh_types::TokenId;
+use mesh_types::{Logprobs, TokenId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncRead;
 
 use super::{Limits, REASON_MAX, ReadError, read_values};
 use crate::error::StageError;
-use crate::frame::{Frame, MicroBatch, Output, Rows, Segment, SeqId, StepFailure, StepId, StepResult};
+use crate::frame::{DrawFailure, Frame, MicroBatch, Output, Rows, Segment, SeqId, StepFailure, StepId, StepResult};
 
 pub(super) const PREFIX_LEN: usize = 24;
 const MAGIC: [u8; 4] = *b"MSF1";
@@ -140,6 +140,13 @@ pub(super) fn cut_end(end: &Result<(), StageError>) -> Result<(), StageError> {
     end
 }
 
+fn cut_failure(failure: &DrawFailure) -> DrawFailure {
+    match failure {
+        DrawFailure::Invalid(reason) => DrawFailure::Invalid(cut(reason)),
+        DrawFailure::Internal(reason) => DrawFailure::Internal(cut(reason)),
+    }
+}
+
 fn cut(text: &str) -> String {
     let mut end = text.len().min(REASON_MAX);
     while !text.is_char_boundary(end) {
@@ -191,8 +198,10 @@ struct OutputHeader {
     seq: SeqId,
     position: u32,
     token: Option<TokenId>,
+    logprobs: Option<Logprobs>,
     /// How many values.
     logits: Option<u64>,
+    failure: Option<DrawFailure>,
 }
 
 impl OutputHeader {
@@ -201,7 +210,9 @@ impl OutputHeader {
             seq: output.seq,
             position: output.position,
             token: output.token,
+            logprobs: output.logprobs.clone(),
             logits: output.logits.as_ref().map(|logits| logits.len() as u64),
+            failure: output.failure.as_ref().map(cut_failure),
         }
     }
 }
@@ -217,12 +228,12 @@ impl ResultHeader {
     /// Takes the logits, whose number [`Self::parse`] has checked, from the body.
     pub(super) async fn read<R: AsyncRead + Unpin>(self, from: &mut R) -> io::Result<StepResult> {
         let mut outputs = Vec::with_capacity(self.outputs.len());
-        for OutputHeader { seq, position, token, logits } in self.outputs {
+        for OutputHeader { seq, position, token, logprobs, logits, failure } in self.outputs {
             let logits = match logits {
                 Some(values) => Some(read_values(from, values * 4).await?),
                 None => None,
             };
-            outputs.push(Output { seq, position, token, logits });
+            outputs.push(Output { seq, position, token, logprobs, logits, failure });
         }
         Ok(StepResult { step: self.step, outputs })
     }

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::Kit;
 use crate::error::StageError;
-use crate::frame::{Command, Frame, MicroBatch, Rows, Segment, SeqId, StepId, Want};
+use crate::frame::{Command, Frame, MicroBatch, Open, Rows, Segment, SeqId, StepId, Want};
 use crate::stage::{Stage, StageLink, StageSpec};
 
 /// What is checked, and how.
@@ -122,7 +122,7 @@ impl Probe {
 }
 
 pub(super) fn open(seq: u32, prompt_len: u32) -> Command {
-    Command::Open { seq: SeqId(seq), request: RequestId::new("conformance"), sampling: Sampling::greedy(), prompt_len }
+    Command::Open(Box::new(Open::new(SeqId(seq), RequestId::new("conformance"), prompt_len, Sampling::greedy())))
 }
 
 /// Rows that are as good as any: they depend on the token alone.

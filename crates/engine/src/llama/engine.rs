@@ -7,7 +7,7 @@ use mesh_types::{RequestId, Sampling, TokenId};
 
 use super::config::LlamaStageConfig;
 use crate::error::StageError;
-use crate::frame::{Command, Frame, MicroBatch, Output, Rows, Segment, SeqId, StepFailure, StepResult, Want};
+use crate::frame::{Command, Frame, MicroBatch, Open, Output, Rows, Segment, SeqId, StepFailure, StepResult, Want};
 use crate::sampling::Drawer;
 use crate::stage::StageSpec;
 
@@ -115,7 +115,8 @@ impl Engine {
 
     fn command(&mut self, command: &Command) -> Result<(), StageError> {
         match command {
-            Command::Open { seq, request, sampling, prompt_len } => {
+            Command::Open(open) => {
+                let Open { seq, request, sampling, prompt_len, .. } = &**open;
                 let run = Run { request: request.clone(), sampling: *sampling, prompt_len: *prompt_len };
                 if self.slot(*seq).run.replace(run).is_some() {
                     return Err(StageError::InvalidFrame(format!("slot {} is open already", seq.0)));
@@ -289,18 +290,18 @@ impl Engine {
         for segment in segments {
             let rows = first..first + segment.len as usize;
             first = rows.end;
-            let (token, logits) = match segment.want {
+            let position = segment.start + segment.len;
+            outputs.push(match segment.want {
                 Want::Nothing => continue,
-                Want::Token => (Some(self.draw(segment, rows.end - 1)?), None),
+                Want::Token => Output::token(segment.seq, position, self.draw(segment, rows.end - 1)?),
                 Want::Logits => {
                     let mut all = Vec::with_capacity(rows.len() * self.spec.n_vocab as usize);
                     for row in rows {
                         all.extend_from_slice(self.context.logits(row).ok_or_else(no_logits)?);
                     }
-                    (None, Some(all))
+                    Output::logits(segment.seq, position, all)
                 }
-            };
-            outputs.push(Output { seq: segment.seq, position: segment.start + segment.len, token, logits });
+            });
         }
         Ok(())
     }

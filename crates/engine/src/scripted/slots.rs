@@ -32,10 +32,10 @@ impl Slots {
 
     pub(super) fn apply(&mut self, command: &Command) -> Result<(), StageError> {
         match *command {
-            Command::Open { seq, prompt_len, .. } => {
-                let slot = &mut self.slots[seq.0 as usize];
-                if slot.prompt_len.replace(prompt_len).is_some() {
-                    return Err(StageError::InvalidFrame(format!("slot {} is open already", seq.0)));
+            Command::Open(ref open) => {
+                let slot = &mut self.slots[open.seq.0 as usize];
+                if slot.prompt_len.replace(open.prompt_len).is_some() {
+                    return Err(StageError::InvalidFrame(format!("slot {} is open already", open.seq.0)));
                 }
             }
             Command::Truncate { seq, len } => self.truncate(seq, len),

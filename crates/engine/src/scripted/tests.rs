@@ -1,7 +1,7 @@
 use mesh_types::{LayerRange, ModelId, RequestId, Sampling};
 
 use super::*;
-use crate::frame::{Command, Segment, SeqId, StepId};
+use crate::frame::{Command, Open, Segment, SeqId, StepId};
 
 fn spec(start: u32, end: u32) -> StageSpec {
     StageSpec {
@@ -25,7 +25,7 @@ fn count(tokens: &[TokenId], index: u32) -> TokenId {
 
 fn open(seq: u32, prompt_len: u32) -> Frame {
     let request = RequestId::new("r");
-    Frame::Command(Command::Open { seq: SeqId(seq), request, sampling: Sampling::greedy(), prompt_len })
+    Frame::Command(Command::Open(Box::new(Open::new(SeqId(seq), request, prompt_len, Sampling::greedy()))))
 }
 
 fn batch(step: u64, start: u32, tokens: &[i32], want: Want) -> MicroBatch {

@@ -42,13 +42,9 @@ fn expected(prompt: &[TokenId], count: u32) -> Vec<TokenId> {
 }
 
 fn spec(name: u32, prompt: u32, max_tokens: u32) -> GenerateSpec {
-    GenerateSpec {
-        request: RequestId::new(format!("run {name}")),
-        prompt: (0..prompt).map(|i| TokenId(((name * 17 + i) % 1000) as i32)).collect(),
-        max_tokens,
-        sampling: Sampling::greedy(),
-        stop_tokens: Vec::new(),
-    }
+    let prompt = (0..prompt).map(|i| TokenId(((name * 17 + i) % 1000) as i32)).collect();
+    let all = GenerateSpec::new(RequestId::new(format!("run {name}")), prompt);
+    GenerateSpec { max_tokens, sampling: Sampling::greedy(), ..all }
 }
 
 async fn start(stage: ScriptedStage, config: Config) -> Pipeline {

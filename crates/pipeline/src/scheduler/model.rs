@@ -78,8 +78,7 @@ impl Model {
             slot.len += segment.len;
             assert_eq!(segment.want == Want::Token, slot.len >= slot.prompt_len, "wants {:?}", segment.want);
             if segment.want == Want::Token {
-                let token = Some(drawn(&slot.request, slot.len));
-                outputs.push(Output { seq: segment.seq, position: slot.len, token, logits: None });
+                outputs.push(Output::token(segment.seq, slot.len, drawn(&slot.request, slot.len)));
             }
         }
         Some(StepResult { step: batch.step, outputs })
@@ -124,10 +123,10 @@ impl Model {
     fn apply(&mut self, command: &Command) {
         command.check(&self.spec).expect("a command as a stage wants it");
         match command {
-            Command::Open { seq, request, prompt_len, .. } => {
-                let slot = self.slot(*seq);
-                assert!(slot.is_none(), "slot {} opened twice", seq.0);
-                *slot = Some(Slot { request: request.clone(), prompt_len: *prompt_len, len: 0 });
+            Command::Open(open) => {
+                let slot = self.slot(open.seq);
+                assert!(slot.is_none(), "slot {} opened twice", open.seq.0);
+                *slot = Some(Slot { request: open.request.clone(), prompt_len: open.prompt_len, len: 0 });
             }
             Command::Close { seq } => {
                 assert!(self.slot(*seq).take().is_some(), "slot {} closed twice", seq.0);

@@ -105,8 +105,12 @@ impl World {
         let request = RequestId::new(format!("run {}", self.runs.len()));
         let stop_tokens = stop_at.map(|at| drawn(&request, prompt + at)).into_iter().collect();
         let prompt_tokens = (0..prompt).map(|token| TokenId(token as i32 % 10)).collect();
-        let spec =
-            GenerateSpec { request, prompt: prompt_tokens, max_tokens, sampling: Sampling::greedy(), stop_tokens };
+        let spec = GenerateSpec {
+            max_tokens,
+            sampling: Sampling::greedy(),
+            stop_tokens,
+            ..GenerateSpec::new(request, prompt_tokens)
+        };
         let is_full = self.scheduler.free.is_empty() && self.scheduler.queue.len() >= self.limits.max_queue;
         match self.scheduler.submit(spec.clone()) {
             Ok(run) => {
@@ -151,7 +155,7 @@ impl World {
             assert!(told.end.is_none(), "an event after the end");
             assert!(!told.cancelled, "an event after the cancel");
             match what {
-                Ok(TokenEvent::Token { token, position }) => {
+                Ok(TokenEvent::Token { token, position, .. }) => {
                     assert_eq!(position as usize, spec.prompt.len() + told.tokens.len());
                     assert_eq!(token, drawn(&spec.request, position));
                     told.tokens.push(token);

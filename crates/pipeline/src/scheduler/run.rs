@@ -1,7 +1,7 @@
 //! One run, as the scheduler sees it.
 
-use mesh_engine::SeqId;
-use mesh_types::{FinishReason, GenerateSpec, TokenId, Usage};
+use mesh_engine::{Open, SeqId};
+use mesh_types::{FinishReason, GenerateSpec, Sampling, TokenId, Usage};
 
 #[derive(Debug)]
 pub(super) struct Run {
@@ -38,6 +38,20 @@ impl Run {
     /// Below the context's size: see `Scheduler::submit`.
     pub(super) fn prompt_len(&self) -> u32 {
         self.spec.prompt.len() as u32
+    }
+
+    /// What the stages are told of it.
+    pub(super) fn open(&self, seq: SeqId) -> Open {
+        let spec = &self.spec;
+        let look_back = spec.sampling.repeat_last_n.min(Sampling::MAX_LAST_N) as usize;
+        Open {
+            max_tokens: spec.max_tokens,
+            logit_bias: spec.logit_bias.clone(),
+            logprobs: spec.logprobs,
+            constraint: spec.constraint.clone(),
+            prompt_tail: spec.prompt[spec.prompt.len().saturating_sub(look_back)..].to_vec(),
+            ..Open::new(seq, spec.request.clone(), self.prompt_len(), spec.sampling)
+        }
     }
 
     /// Position of the token drawn last.

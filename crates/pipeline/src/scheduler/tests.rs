@@ -1,4 +1,4 @@
-use mesh_engine::{MicroBatch, Output, Segment};
+use mesh_engine::{MicroBatch, Open, Output, Segment};
 use mesh_types::{RequestId, Sampling, Usage};
 
 use super::model::{Model, N_VOCAB, drawn};
@@ -9,13 +9,8 @@ fn limits(n_seq: u32, n_batch: u32, depth: usize) -> Limits {
 }
 
 fn spec(name: &str, prompt: u32, max_tokens: u32) -> GenerateSpec {
-    GenerateSpec {
-        request: RequestId::new(name),
-        prompt: (0..prompt as i32).map(TokenId).collect(),
-        max_tokens,
-        sampling: Sampling::greedy(),
-        stop_tokens: Vec::new(),
-    }
+    let prompt = (0..prompt as i32).map(TokenId).collect();
+    GenerateSpec { max_tokens, sampling: Sampling::greedy(), ..GenerateSpec::new(RequestId::new(name), prompt) }
 }
 
 /// A scheduler with a model of a stage behind it.
@@ -66,9 +61,9 @@ impl Bench {
 fn a_run_goes_through_open_prefill_decode_and_close() {
     let mut scheduler = Scheduler::new(limits(2, 8, 1));
     let run = scheduler.submit(spec("a", 3, 2)).expect("room");
-    let open =
-        Command::Open { seq: SeqId(0), request: RequestId::new("a"), sampling: Sampling::greedy(), prompt_len: 3 };
-    assert_eq!(scheduler.next_frame(), Some(Frame::Command(open)));
+    let open = Open::new(SeqId(0), RequestId::new("a"), 3, Sampling::greedy());
+    let open = Open { max_tokens: 2, prompt_tail: vec![TokenId(0), TokenId(1), TokenId(2)], ..open };
+    assert_eq!(scheduler.next_frame(), Some(Frame::Command(Command::Open(Box::new(open)))));
     let batch = |step, tokens: &[i32], start| {
         let segment = Segment { seq: SeqId(0), start, len: tokens.len() as u32, want: Want::Token };
         let tokens = tokens.iter().copied().map(TokenId).collect();
@@ -78,7 +73,7 @@ fn a_run_goes_through_open_prefill_decode_and_close() {
     assert_eq!(scheduler.next_frame(), None);
     let result = |step, position, token| StepResult {
         step: StepId(step),
-        outputs: vec![Output { seq: SeqId(0), position, token: Some(TokenId(token)), logits: None }],
+        outputs: vec![Output::token(SeqId(0), position, TokenId(token))],
     };
     let progress = scheduler.result(result(0, 3, 50)).expect("as asked for");
     assert_eq!(progress, Progress { prompt_tokens: 3, generated_tokens: 1 });
@@ -87,8 +82,8 @@ fn a_run_goes_through_open_prefill_decode_and_close() {
     assert_eq!(progress, Progress { prompt_tokens: 0, generated_tokens: 1 });
     let usage = Usage { prompt_tokens: 3, completion_tokens: 2, cached_tokens: 0 };
     for what in [
-        TokenEvent::Token { token: TokenId(50), position: 3 },
-        TokenEvent::Token { token: TokenId(51), position: 4 },
+        TokenEvent::Token { token: TokenId(50), position: 3, logprobs: None },
+        TokenEvent::Token { token: TokenId(51), position: 4, logprobs: None },
         TokenEvent::Finished { reason: FinishReason::Length, usage },
     ] {
         assert_eq!(scheduler.next_event(), Some(Event { run, what: Ok(what) }));

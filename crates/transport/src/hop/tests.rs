@@ -152,7 +152,14 @@ async fn a_lying_hop_is_found_out() {
         let body: Vec<u8> = encoded.body.concat();
         [encoded.head.clone(), body].concat()
     };
-    let output = |seq, position, token, logits| mesh_engine::Output { seq: SeqId(seq), position, token, logits };
+    let output = |seq, position, token, logits| mesh_engine::Output {
+        seq: SeqId(seq),
+        position,
+        token,
+        logprobs: None,
+        logits,
+        failure: None,
+    };
     let result = |outputs| encode(Message::Frame(Frame::Result(StepResult { step: StepId(0), outputs })));
     let lies = [
         vec![7; 64],
