@@ -43,6 +43,7 @@ pub(crate) async fn completions(
         Ok(opened) => opened,
         Err(fault) => return Err(failed(&mut ticket, &fault)),
     };
+    let ignored = ignored(parsed.ignored.iter().chain(run.relaxed()));
     let mut response = if parsed.stream {
         event_stream(Streamed {
             writer: ChunkWriter::new(head, parsed.include_usage),
@@ -56,7 +57,7 @@ pub(crate) async fn completions(
         ticket.outcome = Outcome::Finished;
         body::json(StatusCode::OK, response::completion(&head, &answer, reason, usage))
     };
-    if let Some(names) = ignored(&parsed.ignored) {
+    if let Some(names) = ignored {
         response.headers_mut().insert(HeaderName::from_static("x-mesh-ignored"), names);
     }
     Ok(response)
@@ -179,15 +180,19 @@ fn failed(ticket: &mut Ticket, fault: &Fault) -> ApiError {
     fault.into()
 }
 
-/// The names of fields that were skipped, as far as a header can hold them.
-fn ignored(names: &[String]) -> Option<HeaderValue> {
-    if names.is_empty() {
-        return None;
+/// The paths of what was skipped, as far as a header can hold them.
+fn ignored<'a>(paths: impl Iterator<Item = &'a String>) -> Option<HeaderValue> {
+    let mut header = String::new();
+    for path in paths {
+        if header.len() > MAX_HEADER {
+            break;
+        }
+        let before = if header.is_empty() { "" } else { ", " };
+        header.extend(before.chars().chain(path.chars().take(MAX_HEADER)));
     }
-    let joined = names.join(", ");
-    let plain: String =
-        joined.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).take(MAX_HEADER).collect();
-    HeaderValue::from_str(&plain).ok()
+    let plain = |c: char| if c.is_ascii_graphic() || c == ' ' { c } else { '?' };
+    let header: String = header.chars().map(plain).take(MAX_HEADER).collect();
+    (!header.is_empty()).then(|| HeaderValue::from_str(&header).ok()).flatten()
 }
 
 fn unix_seconds() -> u64 {

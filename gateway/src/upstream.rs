@@ -33,6 +33,8 @@ pub(crate) struct Run {
     events: Streaming<v1::GenerateEvent>,
     reader: Reader,
     peer: String,
+    /// Paths of what the request asks of its schemas and the node does not enforce.
+    relaxed: Vec<String>,
     presence: CancellationToken,
     /// How long the node may be silent, and until when it may be now.
     silence: Duration,
@@ -82,6 +84,7 @@ async fn open_at(peers: &dyn Peers, candidate: &Candidate, chat: &ChatRequest, l
             events: events.into_inner(),
             reader: Reader::default(),
             peer: name.clone(),
+            relaxed: Vec::new(),
             presence: presence.clone(),
             silence: limits.next_event,
             deadline: Instant::now() + limits.next_event,
@@ -103,10 +106,18 @@ impl Run {
     /// Waits for the first event, which says that the node has accepted the request.
     async fn started(&mut self) -> Result<(), Fault> {
         match self.message().await? {
-            Wire::Started(_) => Ok(()),
+            Wire::Started(started) => {
+                self.relaxed = started.relaxed;
+                Ok(())
+            }
             Wire::Fault(fault) => Err(from_peer(fault.into())),
             _ => Err(self.violation("an answer that had not started")),
         }
+    }
+
+    /// What of the request's schemas the node does not enforce, by path.
+    pub(crate) fn relaxed(&self) -> &[String] {
+        &self.relaxed
     }
 
     /// The next event.

@@ -14,12 +14,7 @@ pub(crate) struct Offered {
 impl Offered {
     /// Those of `tools` that `choice` allows. `any`: all others as well.
     pub(crate) fn new(tools: &[Tool], choice: &ToolChoice, any: bool) -> Self {
-        let allowed = |tool: &&Tool| match choice {
-            ToolChoice::Auto | ToolChoice::Required => true,
-            ToolChoice::None => false,
-            ToolChoice::Named(name) => tool.name == *name,
-        };
-        Self { tools: tools.iter().filter(allowed).cloned().collect(), any }
+        Self { tools: tools.iter().filter(|tool| choice.allows(&tool.name)).cloned().collect(), any }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -6,11 +6,12 @@
 mod enforcement;
 mod fields;
 mod raw;
+mod strict;
 mod template;
 mod tools;
 
 use mesh_types::chat::SamplingOverrides;
-use mesh_types::{ChatRequest, Fault, Message, ModelId, RequestId, Tool, ToolChoice};
+use mesh_types::{ChatRequest, Fault, Message, ModelId, RequestId, ResponseFormat, Tool, ToolChoice};
 use serde_json::{Map, Value};
 
 use fields::{Handling, Neutral};
@@ -48,16 +49,19 @@ pub fn parse(body: &[u8], request: RequestId) -> Result<ParsedChat, Fault> {
     let raw: RawRequest = serde_path_to_error::deserialize(&value).map_err(|e| wrong_type(map, &e))?;
     let tools = tools::tools(map.get("tools"))?;
     let tool_choice = tools::choice(map.get("tool_choice"), map.get("tools"), &tools)?;
-    enforcement::check(&tools, &tool_choice, raw.response_format.as_ref())?;
-    build(raw, Tools { tools, tool_choice }, request, ignored)
+    enforcement::check(&tools)?;
+    let response_format = enforcement::response_format(raw.response_format.as_ref())?;
+    build(raw, Demands { tools, tool_choice, response_format }, request, ignored)
 }
 
-struct Tools {
+/// What the answer may and must be.
+struct Demands {
     tools: Vec<Tool>,
     tool_choice: ToolChoice,
+    response_format: ResponseFormat,
 }
 
-fn build(raw: RawRequest, tools: Tools, request: RequestId, ignored: Vec<String>) -> Result<ParsedChat, Fault> {
+fn build(raw: RawRequest, demands: Demands, request: RequestId, ignored: Vec<String>) -> Result<ParsedChat, Fault> {
     let stream = raw.stream.unwrap_or(false);
     if raw.stream_options.is_some() && !stream {
         return Err(invalid("stream_options", "`stream_options` is only allowed when `stream` is true."));
@@ -88,9 +92,10 @@ fn build(raw: RawRequest, tools: Tools, request: RequestId, ignored: Vec<String>
         max_tokens: max_completion_tokens.or(max_tokens),
         sampling,
         stop: stops(raw.stop)?,
-        tools: tools.tools,
-        tool_choice: tools.tool_choice,
+        tools: demands.tools,
+        tool_choice: demands.tool_choice,
         parallel_tool_calls: raw.parallel_tool_calls.unwrap_or(true),
+        response_format: demands.response_format,
         raw: None,
         template_kwargs: template::variables(raw.chat_template_kwargs, raw.reasoning_effort)?,
     };

@@ -23,10 +23,12 @@ pub struct ChatRequest {
     pub stop: Vec<String>,
     /// The tools that the model may call, no two of one name; empty: none.
     pub tools: Vec<Tool>,
-    /// Which of them it may or must call. A [`ToolChoice::Named`] is one of `tools`.
+    /// Which of them it may or must call. Names in it are those of `tools`.
     pub tool_choice: ToolChoice,
     /// Whether one answer may hold several calls.
     pub parallel_tool_calls: bool,
+    /// What shape the answer's text has.
+    pub response_format: ResponseFormat,
     /// More variables for the chat template, such as `enable_thinking` or `reasoning_effort`.
     pub template_kwargs: Map<String, Value>,
 }
@@ -109,6 +111,66 @@ pub enum ToolChoice {
     Required,
     /// A call of the tool with this name.
     Named(String),
+    /// As [`Self::Auto`] or [`Self::Required`], but only some of the tools may be called. The model is told of all.
+    Allowed {
+        /// The tools that may be called; at least one.
+        names: Vec<String>,
+        /// Whether one of them has to be.
+        required: bool,
+    },
+}
+
+impl ToolChoice {
+    /// Whether the tool `name` may be called.
+    pub fn allows(&self, name: &str) -> bool {
+        match self {
+            Self::Auto | Self::Required => true,
+            Self::None => false,
+            Self::Named(named) => named == name,
+            Self::Allowed { names, .. } => names.iter().any(|allowed| allowed == name),
+        }
+    }
+
+    /// Whether the answer has to be a call.
+    pub fn forces(&self) -> bool {
+        match self {
+            Self::Auto | Self::None => false,
+            Self::Required | Self::Named(_) => true,
+            Self::Allowed { required, .. } => *required,
+        }
+    }
+
+    /// The tools that it names.
+    pub fn names(&self) -> &[String] {
+        match self {
+            Self::Auto | Self::None | Self::Required => &[],
+            Self::Named(name) => std::slice::from_ref(name),
+            Self::Allowed { names, .. } => names,
+        }
+    }
+}
+
+/// What shape the text of an answer has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum ResponseFormat {
+    /// Any.
+    #[default]
+    Text,
+    /// One JSON object.
+    JsonObject,
+    /// JSON that is valid against a schema.
+    JsonSchema(ResponseSchema),
+}
+
+/// The schema of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResponseSchema {
+    /// What the client calls it.
+    pub name: String,
+    /// A JSON schema: an object or a truth value.
+    pub schema: Value,
+    /// Whether the request is to be refused where all of the schema cannot be enforced.
+    pub strict: bool,
 }
 
 impl Tool {
@@ -136,6 +198,12 @@ impl Tool {
             Some(_) => return Err("has `parameters` that are no JSON schema object"),
         };
         Ok(Self { name, description, parameters, definition })
+    }
+
+    /// Whether the request is to be refused where all of [`Self::parameters`] cannot be enforced.
+    pub fn is_strict(&self) -> bool {
+        let function = self.definition.get("function").unwrap_or(&self.definition);
+        function.get("strict").and_then(Value::as_bool) == Some(true)
     }
 }
 

@@ -15,7 +15,7 @@ pub mod layers;
 pub mod size;
 pub mod view;
 
-pub use chat::{ChatRequest, Message, Tool, ToolCall, ToolChoice};
+pub use chat::{ChatRequest, Message, ResponseFormat, ResponseSchema, Tool, ToolCall, ToolChoice};
 pub use constraint::{After, Constraint, ConstraintError, Start, Thinking};
 pub use error::{ErrorClass, Fault};
 pub use generate::{FinishReason, GenerateSpec, Logprobs, Sampling, Usage};

@@ -37,6 +37,8 @@ pub(crate) enum Script {
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Started,
+    /// Started, with this path relaxed.
+    Relaxed(&'static str),
     Text(&'static str),
     Reasoning(&'static str),
     /// Index, id and name.
@@ -262,7 +264,8 @@ impl Inference for Service {
 /// The event that `step` makes; `None`: none.
 async fn perform(step: Step, node: &Node) -> Option<Option<Event>> {
     match step {
-        Step::Started => Some(Some(Event::Started(v1::Started { prompt_tokens: 11, seed: 1 }))),
+        Step::Started => Some(Some(Event::Started(started(&[])))),
+        Step::Relaxed(path) => Some(Some(Event::Started(started(&[path])))),
         Step::Text(text) => {
             Some(Some(Event::Delta(v1::Delta { text: text.to_owned(), tokens: vec![1], position: 11 })))
         }
@@ -283,6 +286,11 @@ async fn perform(step: Step, node: &Node) -> Option<Option<Event>> {
         }
         Step::Hang => std::future::pending().await,
     }
+}
+
+fn started(relaxed: &[&str]) -> v1::Started {
+    let relaxed = relaxed.iter().map(|path| (*path).to_owned()).collect();
+    v1::Started { prompt_tokens: 11, seed: 1, relaxed }
 }
 
 /// A mesh as the gateway sees it.

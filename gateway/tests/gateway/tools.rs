@@ -147,6 +147,17 @@ async fn the_node_hears_of_tools_calls_and_results_as_the_client_wrote_them() {
 }
 
 #[tokio::test]
+async fn what_a_node_does_not_enforce_is_said_in_the_header() {
+    let steps = vec![Step::Relaxed("tools[0].function.parameters.n\u{e9}.not"), Step::Finished(FinishReason::Stop)];
+    let mesh = mesh(steps);
+    let served = serve(&mesh, config()).await;
+    for stream in [false, true] {
+        let answer = served.chat(&ask(json!({"stream": stream, "temprature": 1}))).await;
+        assert_eq!(answer.header("x-mesh-ignored"), "temprature, tools[0].function.parameters.n?.not");
+    }
+}
+
+#[tokio::test]
 async fn what_a_node_says_of_calls_has_to_make_sense() {
     let mesh = mesh(Vec::new());
     let served = serve(&mesh, config()).await;

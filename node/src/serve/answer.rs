@@ -9,7 +9,7 @@ use mesh_engine::{GenerateError, Generation, TokenEvent};
 use mesh_proto::convert::finished;
 use mesh_proto::v1;
 use mesh_proto::v1::generate_event::Event;
-use mesh_types::{ChatRequest, Fault, FinishReason, GenerateSpec, TokenId, ToolChoice, Usage};
+use mesh_types::{ChatRequest, Fault, FinishReason, GenerateSpec, ResponseFormat, TokenId, Usage};
 
 use super::model::ServedModel;
 use super::prompt::Prompt;
@@ -68,7 +68,7 @@ impl Answer {
         };
         let generation = generator.generate(spec).await.map_err(fault)?;
         let mut ready = VecDeque::new();
-        ready.push_back(Event::Started(v1::Started { prompt_tokens, seed: sampling.seed }));
+        ready.push_back(Event::Started(v1::Started { prompt_tokens, seed: sampling.seed, relaxed: Vec::new() }));
         if request.raw.is_some_and(|raw| raw.echo) {
             ready.push_back(Event::Delta(v1::Delta { text: prompt.text, ..v1::Delta::default() }));
         }
@@ -225,13 +225,14 @@ fn on_wire(event: TurnEvent) -> Event {
 
 /// A call that has to come needs an enforcer, which there is not yet: rather refused than left to luck.
 fn refuse_forced_calls(request: &ChatRequest) -> Result<(), Fault> {
-    match request.tool_choice {
-        ToolChoice::Auto | ToolChoice::None => Ok(()),
-        ToolChoice::Required | ToolChoice::Named(_) => {
-            Err(Fault::invalid("a `tool_choice` that forces a call is not supported yet")
-                .with_param("tool_choice")
-                .with_code("unsupported_parameter"))
-        }
+    let refused = |param: &str| {
+        let message = format!("`{param}`: what shapes an answer is not supported yet");
+        Err(Fault::invalid(message).with_param(param).with_code("unsupported_parameter"))
+    };
+    match request {
+        _ if request.tool_choice.forces() => refused("tool_choice"),
+        _ if request.response_format != ResponseFormat::Text => refused("response_format"),
+        _ => Ok(()),
     }
 }
 
@@ -245,7 +246,7 @@ fn fault(error: GenerateError) -> Fault {
 
 #[cfg(test)]
 mod tests {
-    use mesh_types::{ModelId, RequestId};
+    use mesh_types::{ModelId, RequestId, ToolChoice};
 
     use super::*;
 
@@ -262,6 +263,7 @@ mod tests {
             tools: Vec::new(),
             tool_choice,
             parallel_tool_calls: true,
+            response_format: Default::default(),
             template_kwargs: Default::default(),
         };
         let refused = |choice| refuse_forced_calls(&request(choice)).err().and_then(|fault| fault.param);

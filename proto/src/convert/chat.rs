@@ -3,12 +3,15 @@
 use std::collections::HashSet;
 
 use mesh_types::chat::{RawInput, RawPrompt, SamplingOverrides};
-use mesh_types::{ChatRequest, Message, ModelId, RequestId, TokenId, Tool, ToolCall, ToolChoice};
+use mesh_types::{
+    ChatRequest, Message, ModelId, RequestId, ResponseFormat, ResponseSchema, TokenId, Tool, ToolCall, ToolChoice,
+};
 use serde_json::{Map, Value};
 
 use super::Malformed;
 use crate::v1;
 use crate::v1::raw_prompt::Input;
+use crate::v1::response_format::Kind;
 use crate::v1::tool_choice::Mode;
 
 impl From<&ChatRequest> for v1::GenerateRequest {
@@ -23,6 +26,7 @@ impl From<&ChatRequest> for v1::GenerateRequest {
             tools: request.tools.iter().map(|tool| tool.definition.to_string()).collect(),
             tool_choice: Some((&request.tool_choice).into()),
             parallel_tool_calls: Some(request.parallel_tool_calls),
+            response_format: Some((&request.response_format).into()),
             template_kwargs: match &request.template_kwargs {
                 none if none.is_empty() => String::new(),
                 // Maps of strings to JSON values: serialising them cannot fail.
@@ -46,13 +50,16 @@ impl TryFrom<v1::GenerateRequest> for ChatRequest {
             None => ToolChoice::Auto,
             Some(choice) => choice.try_into()?,
         };
-        match &tool_choice {
-            ToolChoice::Named(name) if !tools.iter().any(|tool| tool.name == *name) => {
-                return Err(Malformed("the choice of a tool that is not offered"));
-            }
-            ToolChoice::Required if tools.is_empty() => return Err(Malformed("the choice of a tool where none is")),
-            _ => {}
+        if tool_choice.names().iter().any(|name| !tools.iter().any(|tool| tool.name == *name)) {
+            return Err(Malformed("the choice of a tool that is not offered"));
         }
+        if tool_choice.forces() && tools.is_empty() {
+            return Err(Malformed("the choice of a tool where none is"));
+        }
+        let response_format = match request.response_format {
+            None => ResponseFormat::Text,
+            Some(format) => format.try_into()?,
+        };
         Ok(Self {
             request: RequestId::new(request.request_id),
             model: ModelId::new(request.model),
@@ -63,6 +70,7 @@ impl TryFrom<v1::GenerateRequest> for ChatRequest {
             tools,
             tool_choice,
             parallel_tool_calls: request.parallel_tool_calls.unwrap_or(true),
+            response_format,
             template_kwargs: kwargs(&request.template_kwargs)?,
             raw,
         })
@@ -143,13 +151,15 @@ impl TryFrom<v1::ChatMessage> for Message {
 
 impl From<&ToolChoice> for v1::ToolChoice {
     fn from(choice: &ToolChoice) -> Self {
-        let (mode, name) = match choice {
-            ToolChoice::Auto => (Mode::Auto, ""),
-            ToolChoice::None => (Mode::None, ""),
-            ToolChoice::Required => (Mode::Required, ""),
-            ToolChoice::Named(name) => (Mode::Named, name.as_str()),
+        let (mode, name, names) = match choice {
+            ToolChoice::Auto => (Mode::Auto, "", Vec::new()),
+            ToolChoice::None => (Mode::None, "", Vec::new()),
+            ToolChoice::Required => (Mode::Required, "", Vec::new()),
+            ToolChoice::Named(name) => (Mode::Named, name.as_str(), Vec::new()),
+            ToolChoice::Allowed { names, required: false } => (Mode::Allowed, "", names.clone()),
+            ToolChoice::Allowed { names, required: true } => (Mode::AllowedRequired, "", names.clone()),
         };
-        Self { mode: mode.into(), name: name.to_owned() }
+        Self { mode: mode.into(), name: name.to_owned(), names }
     }
 }
 
@@ -162,8 +172,45 @@ impl TryFrom<v1::ToolChoice> for ToolChoice {
             Mode::None => Ok(Self::None),
             Mode::Required => Ok(Self::Required),
             Mode::Named => Ok(Self::Named(choice.name)),
+            Mode::Allowed | Mode::AllowedRequired if choice.names.is_empty() => {
+                Err(Malformed("a tool choice that allows none"))
+            }
+            mode @ (Mode::Allowed | Mode::AllowedRequired) => {
+                Ok(Self::Allowed { names: choice.names, required: mode == Mode::AllowedRequired })
+            }
             // What it might allow is not known, so nothing is right but to say so.
             Mode::Unspecified => Err(Malformed("a tool choice of an unknown kind")),
+        }
+    }
+}
+
+impl From<&ResponseFormat> for v1::ResponseFormat {
+    fn from(format: &ResponseFormat) -> Self {
+        let plain = |kind: Kind| Self { kind: kind.into(), ..Self::default() };
+        match format {
+            ResponseFormat::Text => plain(Kind::Text),
+            ResponseFormat::JsonObject => plain(Kind::JsonObject),
+            ResponseFormat::JsonSchema(ResponseSchema { name, schema, strict }) => {
+                Self { name: name.clone(), schema: schema.to_string(), strict: *strict, ..plain(Kind::JsonSchema) }
+            }
+        }
+    }
+}
+
+impl TryFrom<v1::ResponseFormat> for ResponseFormat {
+    type Error = Malformed;
+
+    fn try_from(format: v1::ResponseFormat) -> Result<Self, Malformed> {
+        match format.kind() {
+            Kind::Text => Ok(Self::Text),
+            Kind::JsonObject => Ok(Self::JsonObject),
+            Kind::JsonSchema => match serde_json::from_str(&format.schema) {
+                Ok(schema @ (Value::Object(_) | Value::Bool(_))) => {
+                    Ok(Self::JsonSchema(ResponseSchema { name: format.name, schema, strict: format.strict }))
+                }
+                _ => Err(Malformed("a response format whose schema is none")),
+            },
+            Kind::Unspecified => Err(Malformed("a response format of an unknown kind")),
         }
     }
 }
@@ -241,6 +288,11 @@ mod tests {
             tools: vec![tool("f"), tool("g")],
             tool_choice: ToolChoice::Named("g".into()),
             parallel_tool_calls: false,
+            response_format: ResponseFormat::JsonSchema(ResponseSchema {
+                name: "n".into(),
+                schema: json!({"type": "object", "b": 1.0, "a": [null]}),
+                strict: true,
+            }),
             template_kwargs: json!({"z": {"deep": [1, null]}, "a": "é"}).as_object().unwrap().clone(),
             raw: None,
         }
@@ -248,13 +300,25 @@ mod tests {
 
     #[test]
     fn a_request_survives_the_wire() {
-        for tool_choice in [ToolChoice::Auto, ToolChoice::None, ToolChoice::Required, ToolChoice::Named("f".into())] {
+        let allowed = |required| ToolChoice::Allowed { names: vec!["g".into(), "f".into()], required };
+        for tool_choice in [
+            ToolChoice::Auto,
+            ToolChoice::None,
+            ToolChoice::Required,
+            ToolChoice::Named("f".into()),
+            allowed(false),
+            allowed(true),
+        ] {
             let request = ChatRequest { tool_choice, ..request() };
             let wire = v1::GenerateRequest::from(&request);
             assert_eq!(wire.tools[0], request.tools[0].definition.to_string(), "fields in their order");
             let back = ChatRequest::try_from(wire).unwrap();
             assert_eq!(back.template_kwargs.keys().collect::<Vec<_>>(), ["z", "a"]);
             assert_eq!(back, request);
+        }
+        for response_format in [ResponseFormat::Text, ResponseFormat::JsonObject] {
+            let request = ChatRequest { response_format, ..request() };
+            assert_eq!(ChatRequest::try_from(v1::GenerateRequest::from(&request)).unwrap(), request);
         }
     }
 
@@ -283,6 +347,7 @@ mod tests {
         let request = ChatRequest::try_from(wire).unwrap();
         assert_eq!((request.tool_choice, request.parallel_tool_calls), (ToolChoice::Auto, true));
         assert!(request.tools.is_empty() && request.template_kwargs.is_empty());
+        assert_eq!(request.response_format, ResponseFormat::Text);
     }
 
     #[test]
@@ -292,7 +357,7 @@ mod tests {
             spoil(&mut wire);
             ChatRequest::try_from(wire).unwrap_err().0
         };
-        let choice = |mode: i32, name: &str| Some(v1::ToolChoice { mode, name: name.into() });
+        let choice = |mode: i32, name: &str| Some(v1::ToolChoice { mode, name: name.into(), names: Vec::new() });
         assert_eq!(spoilt(|wire| wire.tools[0] = "{".into()), "a tool that is no JSON");
         assert_eq!(spoilt(|wire| wire.tools[0] = "{}".into()), "a tool that is not well defined");
         assert_eq!(spoilt(|wire| wire.tools[0] = "[".repeat(100_000)), "a tool that is no JSON");
@@ -307,6 +372,19 @@ mod tests {
         for unknown in [0, 99] {
             let wire = v1::GenerateRequest { tool_choice: choice(unknown, ""), ..(&request()).into() };
             assert_eq!(ChatRequest::try_from(wire).unwrap_err().0, "a tool choice of an unknown kind");
+        }
+        for mode in [Mode::Allowed, Mode::AllowedRequired] {
+            let wire = v1::GenerateRequest { tool_choice: choice(mode.into(), ""), ..(&request()).into() };
+            assert_eq!(ChatRequest::try_from(wire).unwrap_err().0, "a tool choice that allows none");
+        }
+        let format = |kind: i32, schema: &str| {
+            let format = v1::ResponseFormat { kind, schema: schema.into(), ..Default::default() };
+            let wire = v1::GenerateRequest { response_format: Some(format), ..(&request()).into() };
+            ChatRequest::try_from(wire).unwrap_err().0
+        };
+        assert_eq!(format(0, ""), "a response format of an unknown kind");
+        for schema in ["", "{", "[]", "null"] {
+            assert_eq!(format(Kind::JsonSchema.into(), schema), "a response format whose schema is none");
         }
         let required = choice(Mode::Required.into(), "");
         let wire = v1::GenerateRequest { tool_choice: required, tools: Vec::new(), ..(&request()).into() };

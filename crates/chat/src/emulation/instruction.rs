@@ -30,7 +30,13 @@ pub(super) fn text(tools: &[Tool], choice: &ToolChoice, parallel: bool) -> Strin
         ToolChoice::Named(name) => {
             let _ = write!(text, "Your next answer must be a call of `{name}`.");
         }
-        ToolChoice::Auto | ToolChoice::None => text.push_str("If no tool is needed, answer in plain text."),
+        ToolChoice::Allowed { names, required: true } => {
+            let _ = write!(text, "Your next answer must be a call of one of these: `{}`.", names.join("`, `"));
+        }
+        // What is not allowed of this, an answer is kept from; the prompt stays the same.
+        ToolChoice::Auto | ToolChoice::None | ToolChoice::Allowed { required: false, .. } => {
+            text.push_str("If no tool is needed, answer in plain text.");
+        }
     }
     text.push_str("\n\nThe tools (`?` marks an optional argument):\n");
     for tool in tools {

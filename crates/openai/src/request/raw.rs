@@ -24,15 +24,9 @@ pub(super) struct RawRequest {
     pub(super) ignore_eos: Option<bool>,
     pub(super) n: Option<i64>,
     pub(super) parallel_tool_calls: Option<bool>,
-    pub(super) response_format: Option<RawFormat>,
+    pub(super) response_format: Option<Map<String, Value>>,
     pub(super) reasoning_effort: Option<String>,
     pub(super) chat_template_kwargs: Option<Map<String, Value>>,
-}
-
-#[derive(Derive)]
-pub(super) struct RawFormat {
-    #[serde(rename = "type")]
-    pub(super) kind: Option<String>,
 }
 
 #[derive(Derive)]

@@ -194,8 +194,6 @@ fn what_is_not_supported_is_refused_by_name() {
         json!({"function_call": "auto"}),
         json!({"logprobs": true}),
         json!({"top_logprobs": 2}),
-        json!({"response_format": {"type": "json_object"}}),
-        json!({"response_format": {"type": "json_schema", "json_schema": {}}}),
         json!({"n": 2}),
         json!({"logit_bias": {"5": 1}}),
         json!({"presence_penalty": 0.5}),

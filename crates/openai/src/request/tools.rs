@@ -68,7 +68,7 @@ fn function_type(fields: &Map<String, Value>, path: &str) -> Result<(), Fault> {
     match fields.get("type") {
         None | Some(Value::Null) => Err(missing(path)),
         Some(Value::String(kind)) if kind == "function" => Ok(()),
-        Some(Value::String(kind)) if kind == "custom" || kind == "allowed_tools" => {
+        Some(Value::String(kind)) if kind == "custom" => {
             let message = format!("`{path}`: the type `{kind}` is not supported yet; only `function` is.");
             Err(invalid(path, message).with_code(UNSUPPORTED))
         }
@@ -83,12 +83,17 @@ fn name(value: Option<&Value>, path: &str) -> Result<(), Fault> {
         Some(Value::String(name)) => name,
         Some(other) => return Err(wrong(path, "a string", other)),
     };
-    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
-    if is_plain && (1..=MAX_TOOL_NAME).contains(&name.len()) {
+    if is_name(name, MAX_TOOL_NAME) {
         return Ok(());
     }
     let message = format!("`{path}` must be 1 to {MAX_TOOL_NAME} letters (a-z, A-Z), digits, `_` or `-`.");
     Err(invalid(path, message))
+}
+
+/// Whether `name` is of the letters, and of the length, that the dialect's names have.
+pub(super) fn is_name(name: &str, most: usize) -> bool {
+    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
+    is_plain && (1..=most).contains(&name.len())
 }
 
 /// The choice in `value`, the request's `tool_choice`. `given` is the request's `tools`, and `tools` what is in it.
@@ -105,36 +110,68 @@ pub(super) fn choice(value: Option<&Value>, given: Option<&Value>, tools: &[Tool
                 return Err(invalid(PATH, message));
             }
         },
-        Some(Value::Object(fields)) => ToolChoice::Named(named(fields)?),
+        Some(Value::Object(fields)) if fields.get("type").and_then(Value::as_str) == Some("allowed_tools") => {
+            allowed(fields)?
+        }
+        Some(Value::Object(fields)) => ToolChoice::Named(named(fields, PATH)?),
         Some(other) => return Err(wrong(PATH, "a string or an object", other)),
     };
     let asks_for_nothing = matches!(choice, ToolChoice::Auto | ToolChoice::None);
     if given.is_none_or(Value::is_null) || (tools.is_empty() && !asks_for_nothing) {
         return Err(invalid(PATH, "`tool_choice` is only allowed when `tools` are given."));
     }
-    match &choice {
-        ToolChoice::Named(name) if !tools.iter().any(|tool| tool.name == *name) => {
+    match choice.names().iter().find(|name| !tools.iter().any(|tool| tool.name == **name)) {
+        Some(name) => {
             Err(invalid(PATH, format!("`tool_choice` names the function `{name}`, which is not in `tools`.")))
         }
-        _ => Ok(choice),
+        None => Ok(choice),
     }
 }
 
-fn named(fields: &Map<String, Value>) -> Result<String, Fault> {
-    const PATH: &str = "tool_choice.function";
-    function_type(fields, "tool_choice")?;
+/// `{"type": "function", "function": {"name": …}}` at `path`.
+fn named(fields: &Map<String, Value>, path: &str) -> Result<String, Fault> {
+    function_type(fields, path)?;
+    let path = format!("{path}.function");
     match fields.get("function") {
-        None | Some(Value::Null) => Err(missing(PATH)),
+        None | Some(Value::Null) => Err(missing(path)),
         Some(Value::Object(function)) => {
-            let path = format!("{PATH}.name");
+            let path = format!("{path}.name");
             match function.get("name") {
                 Some(Value::String(name)) => Ok(name.clone()),
                 None | Some(Value::Null) => Err(missing(path)),
                 Some(other) => Err(wrong(&path, "a string", other)),
             }
         }
-        Some(other) => Err(wrong(PATH, "an object", other)),
+        Some(other) => Err(wrong(&path, "an object", other)),
     }
+}
+
+/// `{"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required", "tools": [{"type": "function", …}]}}`.
+fn allowed(fields: &Map<String, Value>) -> Result<ToolChoice, Fault> {
+    const PATH: &str = "tool_choice.allowed_tools";
+    let fields = match fields.get("allowed_tools") {
+        None | Some(Value::Null) => return Err(missing(PATH)),
+        Some(Value::Object(fields)) => fields,
+        Some(other) => return Err(wrong(PATH, "an object", other)),
+    };
+    let required = match fields.get("mode").and_then(Value::as_str) {
+        Some("auto") => false,
+        Some("required") => true,
+        _ => {
+            let path = format!("{PATH}.mode");
+            return Err(invalid(path.clone(), format!("`{path}` must be `auto` or `required`.")));
+        }
+    };
+    let path = format!("{PATH}.tools");
+    let tools = match fields.get("tools") {
+        Some(Value::Array(tools)) if (1..=MAX_TOOLS).contains(&tools.len()) => tools,
+        _ => return Err(invalid(path.clone(), format!("`{path}` must be an array of 1 to {MAX_TOOLS} functions."))),
+    };
+    let names = tools.iter().enumerate().map(|(index, tool)| match (tool, format!("{path}[{index}]")) {
+        (Value::Object(fields), path) => named(fields, &path),
+        (other, path) => Err(wrong(&path, "an object", other)),
+    });
+    Ok(ToolChoice::Allowed { names: names.collect::<Result<_, _>>()?, required })
 }
 
 /// The calls of an assistant's turn, whose field is at `path`.

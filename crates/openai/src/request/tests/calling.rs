@@ -1,5 +1,5 @@
 use super::*;
-use mesh_types::ToolCall;
+use mesh_types::{ResponseSchema, ToolCall};
 
 fn function(name: &str) -> Value {
     json!({"type": "function", "function": {"name": name}})
@@ -68,15 +68,22 @@ fn a_malformed_tool_names_its_place() {
 }
 
 #[test]
-fn what_no_stage_enforces_is_refused_by_name() {
-    let unsupported = |param: &str| (param.to_owned(), Some(UNSUPPORTED.to_owned()));
-    let strict = json!({"type": "function", "function": {"name": "f", "strict": true}});
-    assert_eq!(refused_tool(strict), unsupported("tools[1].function.strict"));
-    assert_eq!(refused_tool(json!({"type": "custom", "custom": {"name": "f"}})), unsupported("tools[1].type"));
-    for choice in [json!("required"), function("f")] {
-        let extra = json!({"tools": [function("f")], "tool_choice": choice});
-        assert_eq!(refused(extra), unsupported("tool_choice"));
+fn a_strict_function_has_to_meet_the_demands_of_strictness() {
+    let strict = |parameters: Value| json!({"type": "function", "function": {"name": "f", "strict": true, "parameters": parameters}});
+    let object = |additional: Value| {
+        json!({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"],
+            "additionalProperties": additional})
+    };
+    for parameters in [json!(null), json!({}), object(json!(false))] {
+        assert!(ok(json!({"tools": [strict(parameters)]})).chat.tools[0].is_strict());
     }
+    let param = "tools[1].function.parameters".to_owned();
+    let refusal = (param, Some("invalid_function_parameters".to_owned()));
+    for parameters in [object(json!(true)), json!({"type": "object"}), json!({"type": "string"})] {
+        assert_eq!(refused_tool(strict(parameters)), refusal);
+    }
+    let unsupported = ("tools[1].type".to_owned(), Some(UNSUPPORTED.to_owned()));
+    assert_eq!(refused_tool(json!({"type": "custom", "custom": {"name": "f"}})), unsupported);
 }
 
 #[test]
@@ -85,6 +92,14 @@ fn a_choice_is_read_and_fits_the_tools() {
     assert_eq!(choice(json!("auto")), ToolChoice::Auto);
     assert_eq!(choice(json!("none")), ToolChoice::None);
     assert_eq!(choice(json!(null)), ToolChoice::Auto);
+    assert_eq!(choice(json!("required")), ToolChoice::Required);
+    assert_eq!(choice(function("f")), ToolChoice::Named("f".to_owned()));
+    let allowed =
+        |mode: &str, tools: Value| json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}});
+    for (mode, required) in [("auto", false), ("required", true)] {
+        let names = vec!["f".to_owned()];
+        assert_eq!(choice(allowed(mode, json!([function("f")]))), ToolChoice::Allowed { names, required });
+    }
     for (choice, param) in [
         (json!("any"), "tool_choice"),
         (json!(1), "tool_choice"),
@@ -93,6 +108,13 @@ fn a_choice_is_read_and_fits_the_tools() {
         (json!({"type": "function", "function": {}}), "tool_choice.function.name"),
         (json!({"type": "function", "function": {"name": 1}}), "tool_choice.function.name"),
         (function("g"), "tool_choice"),
+        (json!({"type": "allowed_tools"}), "tool_choice.allowed_tools"),
+        (json!({"type": "allowed_tools", "allowed_tools": 1}), "tool_choice.allowed_tools"),
+        (allowed("none", json!([function("f")])), "tool_choice.allowed_tools.mode"),
+        (allowed("auto", json!([])), "tool_choice.allowed_tools.tools"),
+        (allowed("auto", json!(["f"])), "tool_choice.allowed_tools.tools[0]"),
+        (allowed("auto", json!([{"type": "function"}])), "tool_choice.allowed_tools.tools[0].function"),
+        (allowed("required", json!([function("f"), function("g")])), "tool_choice"),
     ] {
         let extra = json!({"tools": [function("f")], "tool_choice": choice});
         assert_eq!(refused(extra.clone()), (param.to_owned(), None), "{extra}");
@@ -107,13 +129,6 @@ fn a_choice_is_read_and_fits_the_tools() {
     }
     assert!(!ok(json!({"tools": [function("f")], "parallel_tool_calls": false})).chat.parallel_tool_calls);
     assert!(ok(json!({"tools": [function("f")]})).chat.parallel_tool_calls);
-}
-
-#[test]
-fn a_forced_function_is_found_before_it_is_refused() {
-    let tools = tools::tools(Some(&json!([function("f")]))).unwrap();
-    let choice = tools::choice(Some(&function("f")), Some(&json!([])), &tools);
-    assert_eq!(choice, Ok(ToolChoice::Named("f".to_owned())));
 }
 
 #[test]
@@ -203,10 +218,42 @@ fn template_variables_are_kept() {
 }
 
 #[test]
-fn the_response_format_is_text() {
-    for kind in [json!("yaml"), json!(null)] {
-        let param = "response_format.type".to_owned();
-        assert_eq!(refused(json!({"response_format": {"type": kind}})), (param, None));
+fn a_response_format_is_read() {
+    let format = |format: Value| ok(json!({"response_format": format})).chat.response_format;
+    assert_eq!(format(json!(null)), ResponseFormat::Text);
+    assert_eq!(format(json!({"type": "text"})), ResponseFormat::Text);
+    assert_eq!(format(json!({"type": "json_object"})), ResponseFormat::JsonObject);
+    let schema = json!({"type": "object", "properties": {"b": {}, "a": {}}});
+    let read = |name: &str, schema: &Value, strict| {
+        ResponseFormat::JsonSchema(ResponseSchema { name: name.into(), schema: schema.clone(), strict })
+    };
+    let asked = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": null}});
+    assert_eq!(format(asked), read("n", &schema, false));
+    assert_eq!(format(json!({"type": "json_object", "schema": schema})), read("response", &schema, false));
+    assert_eq!(format(json!({"type": "json_schema", "json_schema": {"name": "n"}})), read("n", &json!({}), false));
+    let closed = json!({"type": "object", "additionalProperties": false});
+    let asked = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": closed, "strict": true}});
+    assert_eq!(format(asked), read("n", &closed, true));
+    let strict = json!({"name": "n", "schema": schema, "strict": true});
+    for (format, param) in [
+        (json!({"type": "yaml"}), "response_format.type"),
+        (json!({"type": null}), "response_format.type"),
+        (json!({"type": "json_schema"}), "response_format.json_schema"),
+        (json!({"type": "json_schema", "json_schema": []}), "response_format.json_schema"),
+        (json!({"type": "json_schema", "json_schema": {}}), "response_format.json_schema.name"),
+        (json!({"type": "json_schema", "json_schema": {"name": "a b"}}), "response_format.json_schema.name"),
+        (
+            json!({"type": "json_schema", "json_schema": {"name": "n", "schema": true}}),
+            "response_format.json_schema.schema",
+        ),
+        (
+            json!({"type": "json_schema", "json_schema": {"name": "n", "strict": 1}}),
+            "response_format.json_schema.strict",
+        ),
+        (json!({"type": "json_schema", "json_schema": strict}), "response_format"),
+        (json!({"type": "json_object", "schema": 1}), "response_format.schema"),
+    ] {
+        assert_eq!(refused(json!({"response_format": format})), (param.to_owned(), None), "{format}");
     }
 }
 
