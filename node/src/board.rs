@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use mesh_mesh::{LocalStatus, Mesh};
-use mesh_types::{ByteSize, ModelId, ModelView, StageId, StageView};
+use mesh_types::{ByteSize, ModelId, ModelView, Speed, StageId, StageView};
+
+/// A speed that moved by less than a part in so many is not told anew.
+const NOISE: u64 = 5;
 
 /// The node's own status. Its parts write their rows; the mesh tells the peers.
 pub struct Board {
@@ -18,6 +21,8 @@ struct Rows {
     stages: BTreeMap<StageId, StageView>,
     memory: ByteSize,
     stage_addresses: Vec<String>,
+    speed: Option<Speed>,
+    draining: bool,
     leaving: bool,
 }
 
@@ -50,12 +55,38 @@ impl Board {
         });
     }
 
+    /// Takes a model's row away.
+    pub fn remove_model(&self, model: &ModelId) {
+        self.change(|rows| {
+            rows.models.remove(model);
+        });
+    }
+
+    /// A stage of this node was that fast. Small changes are kept to itself.
+    pub fn set_speed(&self, speed: Speed) {
+        let known = self.rows.lock().unwrap_or_else(PoisonError::into_inner).speed;
+        let moved = |before: u64, now: u64| before.abs_diff(now) > before / NOISE;
+        if known.is_none_or(|known| moved(known.decode, speed.decode) || moved(known.prefill, speed.prefill)) {
+            self.change(|rows| rows.speed = Some(speed));
+        }
+    }
+
+    /// Whether this node takes new stages and requests.
+    pub fn set_draining(&self, draining: bool) {
+        self.change(|rows| rows.draining = draining);
+    }
+
+    /// Whether it takes none.
+    pub fn is_draining(&self) -> bool {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner).draining
+    }
+
     /// From now on this node says that it is leaving.
     pub fn leave(&self) {
         self.change(|rows| rows.leaving = true);
     }
 
-    /// Bytes on offer that no stage uses.
+    /// Bytes on offer that are not set aside for a stage.
     pub fn memory_free(&self) -> ByteSize {
         let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         rows.memory_free()
@@ -70,6 +101,8 @@ impl Board {
             memory: rows.memory,
             memory_free: rows.memory_free(),
             stage_addresses: rows.stage_addresses.clone(),
+            speed: rows.speed,
+            draining: rows.draining,
             leaving: rows.leaving,
         });
     }
@@ -77,7 +110,7 @@ impl Board {
 
 impl Rows {
     fn memory_free(&self) -> ByteSize {
-        let used: u64 = self.stages.values().map(|stage| stage.weights.0).sum();
+        let used = self.stages.values().map(|stage| stage.memory.0).fold(0, u64::saturating_add);
         ByteSize(self.memory.0.saturating_sub(used))
     }
 }

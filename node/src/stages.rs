@@ -6,9 +6,10 @@
 mod config;
 mod control;
 mod host;
+mod meter;
 mod process;
 
-pub use config::StagePlan;
+pub use config::{StagePlan, shape};
 pub use control::StageControlService;
 pub use host::{HostedStage, StageHost};
 pub use process::run as run_stage_process;

@@ -5,6 +5,7 @@
 //! (`crate::serve`). Start with [`Supervisor::run`].
 
 mod load;
+mod moves;
 mod placement;
 
 use std::path::PathBuf;
@@ -15,9 +16,11 @@ use mesh_engine::chain::Chain;
 use mesh_engine::{Generator, Stage, StageError, TokenEvent};
 use mesh_mesh::Mesh;
 use mesh_pipeline::{Pipeline, Pulse};
+use mesh_routing::plan::ModelShape;
 use mesh_routing::{PlacedStage, Split};
 use mesh_transport::Endpoint;
 use mesh_types::{Digest, GenerateSpec, ModelView, RequestId, Sampling, TokenId};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +30,9 @@ use crate::serve::{Availability, ServedModel};
 use crate::settings::StageSettings;
 use crate::stages::{HostedStage, StageHost};
 
-pub use placement::{PlaceError, check_split};
+use moves::{Moved, Moves};
+
+pub use placement::{PlaceError, check_split, shape_of};
 
 /// Most tokens in a micro-batch: a prefill chunk.
 const BATCH: u32 = 512;
@@ -41,6 +46,9 @@ const PROBE_LIMIT: Duration = Duration::from_secs(20);
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 /// Pause before a placement that failed is tried again: doubled each time, up to the second value.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+
+const LEAVING: &str = "this node is leaving the mesh";
+const DRAINING: &str = "this node is being drained";
 
 /// What of the node a supervisor uses.
 #[derive(Clone)]
@@ -65,10 +73,14 @@ pub struct Parts {
 pub struct Supervisor {
     model: Arc<ServedModel>,
     split: Split,
+    shape: ModelShape,
     parts: Parts,
     digest: Option<Digest>,
     /// This node's own stage of an earlier placement, loaded still.
     own_stage: Option<Arc<HostedStage>>,
+    /// Placements whose last runs go on, after others took over.
+    retiring: JoinSet<()>,
+    moves: Moves,
 }
 
 /// A placement that is loaded.
@@ -78,10 +90,28 @@ struct Placement {
     loaded: load::LoadedStages,
 }
 
+/// A placement that answers.
+struct Serving {
+    placement: Placement,
+    pipeline: Arc<Pipeline>,
+}
+
+/// Why a placement is no longer watched.
+enum Ended {
+    /// A stage, or the way to one, was lost.
+    Lost(StageError),
+    /// The supervisor is to stop.
+    Stopped,
+    /// It answers still, and these stages would be better.
+    Better(Vec<PlacedStage>),
+}
+
 impl Supervisor {
     /// A supervisor of `model`, spread as `split` says.
     pub fn new(model: Arc<ServedModel>, split: Split, parts: Parts) -> Self {
-        Self { model, split, parts, digest: None, own_stage: None }
+        let shape = placement::shape_of(&model, &parts.settings);
+        let (retiring, moves) = (JoinSet::new(), Moves::default());
+        Self { model, split, shape, parts, digest: None, own_stage: None, retiring, moves }
     }
 
     /// Serves the model until `stop`; then runs get some seconds to finish.
@@ -94,16 +124,9 @@ impl Supervisor {
                 outcome = self.place_and_load() => outcome,
             };
             let reason = match outcome {
-                Ok(placement) => match self.serve(&placement, &stop).await {
-                    Some(error) => {
-                        self.waiting(&error.to_string());
-                        self.release(placement).await;
-                        error.to_string()
-                    }
-                    None => {
-                        self.release(placement).await;
-                        break;
-                    }
+                Ok(placement) => match self.serve(placement, &stop).await {
+                    Some(error) => error.to_string(),
+                    None => break,
                 },
                 Err(error) => error.to_string(),
             };
@@ -119,40 +142,76 @@ impl Supervisor {
             pause = (pause * 2).min(RETRY.1);
         }
         self.forget_own_stage().await;
-        self.waiting("this node is leaving the mesh");
+        self.waiting(LEAVING);
+        while self.retiring.join_next().await.is_some() {}
     }
 
-    /// Runs the pipeline over a loaded placement until it ends by itself (the error) or `stop` (none).
-    async fn serve(&self, placement: &Placement, stop: &CancellationToken) -> Option<StageError> {
+    /// Serves a loaded placement, and those that take its place, until one ends by itself (the error) or `stop` (none).
+    async fn serve(&mut self, placement: Placement, stop: &CancellationToken) -> Option<StageError> {
+        let mut serving = match self.start(placement).await {
+            Ok(serving) => serving,
+            Err((placement, error)) => {
+                self.waiting(&error.to_string());
+                self.release(placement).await;
+                return Some(error);
+            }
+        };
+        loop {
+            let ended = tokio::select! {
+                ended = self.watch(&serving) => ended,
+                () = stop.cancelled() => Ended::Stopped,
+            };
+            let error = match ended {
+                Ended::Better(stages) => match self.move_to(stages, &serving, stop).await {
+                    Moved::To(next) => {
+                        let before = std::mem::replace(&mut serving, next);
+                        self.retire(before, stop.clone());
+                        continue;
+                    }
+                    Moved::Not => continue,
+                    Moved::Ended(Ended::Lost(error)) => Some(error),
+                    Moved::Ended(_) => None,
+                },
+                Ended::Lost(error) => Some(error),
+                Ended::Stopped => None,
+            };
+            self.waiting(&error.as_ref().map_or_else(|| LEAVING.to_owned(), ToString::to_string));
+            serving.pipeline.shutdown(DRAIN_LIMIT).await;
+            self.release(serving.placement).await;
+            return error;
+        }
+    }
+
+    /// Starts the pipeline over `placement`, and sends a token through it.
+    async fn start(&self, placement: Placement) -> Result<Serving, (Placement, StageError)> {
         let parallel = Some(self.parts.settings.parallel);
         let config = mesh_pipeline::Config { parallel, ..mesh_pipeline::Config::for_stages(placement.stages.len()) };
         let pipeline = match Pipeline::start(Arc::clone(&placement.chain), config).await {
             Ok(pipeline) => Arc::new(pipeline),
-            Err(error) => return Some(error),
+            Err(error) => return Err((placement, error)),
         };
-        let ended = tokio::select! {
-            ended = self.watch(&pipeline, placement) => Some(ended),
-            () = stop.cancelled() => None,
-        };
-        if ended.is_none() {
-            self.waiting("this node is leaving the mesh");
+        match self.probe(&pipeline).await {
+            Ok(()) => Ok(Serving { placement, pipeline }),
+            Err(error) => {
+                pipeline.shutdown(DRAIN_LIMIT).await;
+                Err((placement, error))
+            }
         }
-        pipeline.shutdown(DRAIN_LIMIT).await;
-        ended
     }
 
-    async fn watch(&self, pipeline: &Arc<Pipeline>, placement: &Placement) -> StageError {
+    /// Shows how `serving` does, until it ends or something better is possible.
+    async fn watch(&mut self, serving: &Serving) -> Ended {
+        let Serving { placement, pipeline } = serving;
         let mut pulse = pipeline.pulse();
-        if let Err(error) = self.probe(pipeline).await {
-            return error;
-        }
-        self.ready(pipeline, placement);
+        self.ready(serving);
+        let mut view = self.parts.mesh.view();
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut shown = *pulse.borrow_and_update();
+        let mut draining = self.parts.board.is_draining();
         loop {
             tokio::select! {
-                error = pipeline.ended() => return error,
+                error = pipeline.ended() => return Ended::Lost(error),
                 Ok(()) = pulse.changed() => {
                     let now = *pulse.borrow_and_update();
                     if (now.active, now.queued) != (shown.active, shown.queued) {
@@ -160,15 +219,24 @@ impl Supervisor {
                         shown = now;
                     }
                 }
+                Ok(()) = view.changed() => {
+                    let now = self.parts.board.is_draining();
+                    if std::mem::replace(&mut draining, now) != now {
+                        self.ready(serving);
+                    }
+                }
                 _ = tick.tick() => {
                     let now = *pulse.borrow_and_update();
                     let idle = now.active == 0 && now.queued == 0;
                     let stale = now.last_forward.is_none_or(|at| at.elapsed() > PROBE_AFTER);
                     if idle && stale && let Err(error) = self.probe(pipeline).await {
-                        return error;
+                        return Ended::Lost(error);
                     }
                     self.show(placement, &now);
                     shown = now;
+                    if let Some(stages) = self.better(placement, idle) {
+                        return Ended::Better(stages);
+                    }
                 }
             }
         }
@@ -206,21 +274,27 @@ impl Supervisor {
         }
     }
 
-    fn ready(&self, pipeline: &Arc<Pipeline>, placement: &Placement) {
-        self.model.availability.send_replace(Availability::Ready(Arc::clone(pipeline) as Arc<dyn Generator>));
-        self.show(placement, &pipeline.pulse().borrow());
+    fn ready(&self, serving: &Serving) {
+        let availability = if self.parts.board.is_draining() {
+            Availability::Waiting(DRAINING.to_owned())
+        } else {
+            Availability::Ready(Arc::clone(&serving.pipeline) as Arc<dyn Generator>)
+        };
+        self.model.availability.send_replace(availability);
+        self.show(&serving.placement, &serving.pipeline.pulse().borrow());
     }
 
     fn show(&self, placement: &Placement, pulse: &Pulse) {
         let forward = pulse.last_forward.map(|at| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX));
+        let draining = self.parts.board.is_draining();
         self.parts.board.set_model(ModelView {
-            ready: true,
+            ready: !draining,
             nodes: placement.stages.iter().map(|stage| stage.name.clone()).collect(),
             ranges: placement.stages.iter().map(|stage| stage.layers).collect(),
             active: pulse.active,
             queued: pulse.queued,
             last_forward_ms: forward,
-            ..self.row(String::new())
+            ..self.row(if draining { DRAINING.to_owned() } else { String::new() })
         });
     }
 

@@ -3,8 +3,8 @@
 mod chat;
 
 use mesh_types::{
-    ByteSize, Digest, ErrorClass, Fault, FinishReason, LayerRange, ModelId, ModelView, PeerId, PeerState, PeerView,
-    StageView, Usage,
+    ByteSize, Digest, ErrorClass, Fault, FinishReason, LayerRange, LinkView, ModelId, ModelView, PeerId, PeerState,
+    PeerView, Speed, StageView, Usage,
 };
 use prost::Message as _;
 use tonic::{Code, Status};
@@ -177,6 +177,7 @@ impl From<&StageView> for v1::StageStatus {
             layers: Some(stage.layers.into()),
             state: stage.state.clone(),
             weight_bytes: stage.weights.0,
+            memory_bytes: stage.memory.0,
             detail: stage.detail.clone(),
         }
     }
@@ -191,6 +192,7 @@ impl TryFrom<v1::StageStatus> for StageView {
             layers: stage.layers.ok_or(Malformed("a stage without layers"))?.try_into()?,
             state: stage.state,
             weights: ByteSize(stage.weight_bytes),
+            memory: ByteSize(stage.memory_bytes),
             detail: stage.detail,
         })
     }
@@ -213,7 +215,20 @@ pub fn peer_view(id: PeerId, status: v1::NodeStatus, state: PeerState, local: bo
         memory_free: ByteSize(status.memory_free_bytes),
         models: status.models.into_iter().map(ModelView::try_from).collect::<Result<_, _>>()?,
         stages: status.stages.into_iter().map(StageView::try_from).collect::<Result<_, _>>()?,
+        speed: status.speed.map(|speed| Speed { decode: speed.decode, prefill: speed.prefill }),
+        links: status.peers.iter().filter_map(link).collect(),
+        draining: status.draining,
     })
+}
+
+fn link(to: &v1::PeerAddress) -> Option<LinkView> {
+    (to.rtt_us > 0).then(|| LinkView { peer: PeerId::new(to.peer_id.clone()), rtt_us: to.rtt_us })
+}
+
+impl From<Speed> for v1::Speed {
+    fn from(speed: Speed) -> Self {
+        Self { decode: speed.decode, prefill: speed.prefill }
+    }
 }
 
 #[cfg(test)]

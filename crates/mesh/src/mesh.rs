@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use libp2p::Multiaddr;
 use mesh_proto::v1;
-use mesh_types::{ByteSize, ErrorClass, MeshView, ModelView, PeerId, PeerState, StageView};
+use mesh_types::{ByteSize, ErrorClass, MeshView, ModelView, PeerId, PeerState, Speed, StageView};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -70,6 +70,10 @@ pub struct LocalStatus {
     pub memory_free: ByteSize,
     /// `IP:PORT`s of its stage endpoint (UDP); empty: it takes no stages.
     pub stage_addresses: Vec<String>,
+    /// How fast it computes; `None`: not measured yet.
+    pub speed: Option<Speed>,
+    /// It takes no new stages and no new requests, and stays otherwise.
+    pub draining: bool,
     /// It is going: give it nothing new.
     pub leaving: bool,
 }

@@ -98,6 +98,7 @@ fn build(raw: RawRequest, demands: Demands, request: RequestId, ignored: Vec<Str
         response_format: demands.response_format,
         raw: None,
         template_kwargs: template::variables(raw.chat_template_kwargs, raw.reasoning_effort)?,
+        conversation: raw.prompt_cache_key.and_then(|key| key.as_str().map(str::to_owned)),
     };
     let include_usage = raw.stream_options.and_then(|options| options.include_usage).unwrap_or(false);
     Ok(ParsedChat { chat, stream, include_usage, ignored })

@@ -1,10 +1,12 @@
 //! Where a request goes and where a model's layers go: replica choice and stage placement, each with its explanation.
 //!
 //! Pure functions of a [`mesh_types::MeshView`]: no I/O, no clock, no state. They decide; others dial and load. Start
-//! with [`replica::choose`] for requests and [`placement::place`] for models.
+//! with [`replica::choose`] for requests, [`placement::place`] for models whose split was asked for and [`plan::plan`]
+//! for all others.
 #![forbid(unsafe_code)]
 
 pub mod placement;
+pub mod plan;
 pub mod replica;
 
 pub use placement::{PlacedStage, PlacementError, Split, place};

@@ -226,6 +226,9 @@ pub(crate) mod tests {
             memory_free: ByteSize::default(),
             models: Vec::new(),
             stages: Vec::new(),
+            speed: None,
+            links: Vec::new(),
+            draining: false,
         }
     }
 

@@ -31,6 +31,9 @@ pub struct ChatRequest {
     pub response_format: ResponseFormat,
     /// More variables for the chat template, such as `enable_thinking` or `reasoning_effort`.
     pub template_kwargs: Map<String, Value>,
+    /// The client's own name for the conversation (a session header, `prompt_cache_key`): its requests go to the same
+    /// replica while that is sensible. Stays with the gateway.
+    pub conversation: Option<String>,
 }
 
 /// A prompt that no chat template is applied to.

@@ -22,4 +22,4 @@ pub use generate::{FinishReason, GenerateSpec, Logprobs, Sampling, Usage};
 pub use ids::{Digest, ModelId, PeerId, RequestId, StageId, TokenId};
 pub use layers::LayerRange;
 pub use size::ByteSize;
-pub use view::{MeshView, ModelView, PeerState, PeerView, StageView};
+pub use view::{LinkView, MeshView, ModelView, PeerState, PeerView, Speed, StageView};

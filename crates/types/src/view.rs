@@ -38,6 +38,30 @@ pub struct PeerView {
     pub models: Vec<ModelView>,
     /// Stages that it has loaded.
     pub stages: Vec<StageView>,
+    /// How fast it computes; `None`: it has not run a stage yet.
+    pub speed: Option<Speed>,
+    /// Round trips from it to others.
+    pub links: Vec<LinkView>,
+    /// It takes no new stages and no new requests, and stays otherwise.
+    pub draining: bool,
+}
+
+/// How fast a node computes, measured on the stages it has run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Speed {
+    /// Bytes of weights per second, one token at a time.
+    pub decode: u64,
+    /// Bytes of weights times tokens per second, in large batches.
+    pub prefill: u64,
+}
+
+/// The way from one peer to another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LinkView {
+    /// The other one.
+    pub peer: PeerId,
+    /// Round trip in microseconds.
+    pub rtt_us: u32,
 }
 
 /// Where a peer is in its life.
@@ -96,6 +120,8 @@ pub struct StageView {
     pub state: String,
     /// Bytes of weights.
     pub weights: ByteSize,
+    /// Bytes set aside for it: weights, KV cache and compute buffers.
+    pub memory: ByteSize,
     /// For people: progress, or why it failed.
     pub detail: String,
 }

@@ -335,6 +335,9 @@ pub(crate) fn peer(name: &str, models: Vec<ModelView>) -> PeerView {
         memory_free: ByteSize::default(),
         models,
         stages: Vec::new(),
+        speed: None,
+        links: Vec::new(),
+        draining: false,
     }
 }
 

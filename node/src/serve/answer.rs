@@ -265,6 +265,7 @@ mod tests {
             parallel_tool_calls: true,
             response_format: Default::default(),
             template_kwargs: Default::default(),
+            conversation: None,
         };
         let refused = |choice| refuse_forced_calls(&request(choice)).err().and_then(|fault| fault.param);
         assert_eq!(refused(ToolChoice::Auto), None);

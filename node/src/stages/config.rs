@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use mesh_engine::StageSpec;
 use mesh_engine::llama::{Compute, Limits, LlamaStageConfig, SliceOf};
 use mesh_gguf::{EmbeddingSource, Error, Header, ModelInfo, SlicePlan, Source};
+use mesh_routing::plan::{LayerCost, ModelShape, Parts};
 use mesh_types::{ByteSize, LayerRange, ModelId};
 
 /// What llama.cpp takes beside weights and KV: compute buffers and the runtime.
@@ -58,13 +59,20 @@ impl StagePlan {
         Ok(LlamaStageConfig::slice(of, &path, self.limits, compute))
     }
 
-    /// About the memory that the stage takes: weights, KV at two bytes a value, compute buffers.
+    /// About the memory that the stage takes: weights, KV cache, compute buffers.
     pub fn memory(&self, info: &ModelInfo) -> ByteSize {
-        let layers = self.layers.start() as usize..self.layers.end() as usize;
-        let sum = |of: &[u64]| of.get(layers.clone()).map_or(0, |layers| layers.iter().sum::<u64>());
-        let head = if self.layers.end() == info.n_layer { info.head_bytes } else { 0 };
-        let cells = u64::from(self.limits.n_cells);
-        let kv = sum(&info.layer_kv).saturating_mul(cells).saturating_mul(2);
-        ByteSize(sum(&info.layer_bytes).saturating_add(head).saturating_add(kv).saturating_add(COMPUTE_BUFFERS))
+        shape(info, self.limits, Vec::new()).memory(self.layers)
     }
+}
+
+/// What the model weighs, layer by layer, for stages that hold as much as `limits` says. KV at two bytes a value.
+pub fn shape(info: &ModelInfo, limits: Limits, cuts: Vec<u32>) -> ModelShape {
+    let cells = u64::from(limits.n_cells);
+    let layers: Vec<LayerCost> = info
+        .layer_bytes
+        .iter()
+        .zip(&info.layer_kv)
+        .map(|(weights, kv)| LayerCost { weights: *weights, cache: kv.saturating_mul(cells).saturating_mul(2) })
+        .collect();
+    ModelShape::new(&layers, Parts { first: 0, head: info.head_bytes, buffers: COMPUTE_BUFFERS }, cuts)
 }

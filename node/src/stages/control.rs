@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures::Stream;
 use kernels_ffi::KvType;
 use mesh_engine::llama::{Compute, Limits};
+use mesh_gguf::ModelInfo;
 use mesh_mesh::weights::{Progress, SliceFetcher, SliceRequest};
 use mesh_mesh::{Caller, Mesh};
 use mesh_proto::convert::Malformed;
@@ -117,13 +118,16 @@ struct Loading {
 
 impl Loading {
     async fn run(&self, wanted: Wanted, events: &Events) -> Result<ByteSize, String> {
+        let manifest = self.fetcher.manifest(&wanted.slice).await.map_err(|e| e.to_string())?;
+        let info = ModelInfo::of(manifest.header()).map_err(|e| e.to_string())?;
+        let plan = StagePlan { model: wanted.model, layers: wanted.slice.layers, limits: wanted.limits };
+        let memory = plan.memory(&info);
+        self.host.check_room(memory)?;
         let path = self.fetch(wanted.slice.clone(), events).await?;
         send(events, Event::Loading(v1::Loading {})).await;
         let compute = Compute { kv_type: wanted.kv_type, ..self.compute.clone() };
-        let plan = StagePlan { model: wanted.model, layers: wanted.slice.layers, limits: wanted.limits };
-        let manifest = self.fetcher.manifest(&wanted.slice).await.map_err(|e| e.to_string())?;
         let config = plan.sliced(manifest.header(), path, None, compute).map_err(|e| e.to_string())?;
-        let stage = self.host.load(wanted.id, &config).await.map_err(|e| e.to_string())?;
+        let stage = self.host.load(wanted.id, &config, memory).await.map_err(|e| e.to_string())?;
         self.host.tie(&stage, wanted.owner, self.lost.clone());
         Ok(ByteSize(stage.child.weight_bytes()))
     }

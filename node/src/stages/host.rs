@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::STAGE_COMMAND;
+use super::meter::Meter;
 use crate::board::Board;
 use crate::logs;
 
@@ -34,6 +35,9 @@ pub struct HostedStage {
     pub id: StageId,
     /// Its process.
     pub child: ChildStage,
+    /// What was set aside for it.
+    pub memory: ByteSize,
+    meter: Meter,
     /// Ends its watcher.
     released: CancellationToken,
 }
@@ -53,17 +57,23 @@ impl StageHost {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Starts a child process that loads the stage, and waits until it is ready.
+    /// Sets `memory` aside, starts a child process that loads the stage, and waits until it is ready.
     ///
     /// # Errors
     /// [`StageError::Load`]: the process ended, or could not load.
     ///
     /// # Cancel safety
     /// Dropping the future ends the process.
-    pub async fn load(&self, id: StageId, config: &LlamaStageConfig) -> Result<Arc<HostedStage>, StageError> {
+    pub async fn load(
+        &self,
+        id: StageId,
+        config: &LlamaStageConfig,
+        memory: ByteSize,
+    ) -> Result<Arc<HostedStage>, StageError> {
         let board = &self.shared.board;
-        board.set_stage(&id, view(config, "loading", ByteSize(0), String::new()));
-        let mut row = Row { board, id: &id, keep: false };
+        let row = |state, weights| view(config, state, Room { weights, memory }, String::new());
+        board.set_stage(&id, row("loading", ByteSize(0)));
+        let mut kept = Row { board, id: &id, keep: false };
         let program = std::env::current_exe()
             .map_err(|e| StageError::Load(format!("this program's own file is not to be found: {e}")))?;
         let command = ChildCommand { program, args: vec![STAGE_COMMAND.into()], env: logs::for_stage_process() };
@@ -71,12 +81,25 @@ impl StageHost {
         let weights = ByteSize(child.weight_bytes());
         tracing::info!(stage = %id, model = %config.spec.model, layers = %config.spec.layers,
             pid = child.process_id(), "stage loaded, {weights}");
-        board.set_stage(&id, view(config, "ready", weights, String::new()));
-        row.keep = true;
-        let stage = Arc::new(HostedStage { id: id.clone(), child, released: CancellationToken::new() });
+        board.set_stage(&id, row("ready", weights));
+        kept.keep = true;
+        let meter = Meter::new(weights, Arc::clone(board));
+        let stage = Arc::new(HostedStage { id: id.clone(), child, memory, meter, released: CancellationToken::new() });
         self.stages().insert(id.clone(), Arc::clone(&stage));
         self.watch(Arc::clone(&stage), config.clone());
         Ok(stage)
+    }
+
+    /// Whether a stage that takes `memory` may come.
+    ///
+    /// # Errors
+    /// Why not, in a sentence.
+    pub fn check_room(&self, memory: ByteSize) -> Result<(), String> {
+        let free = self.shared.board.memory_free();
+        if self.shared.board.is_draining() {
+            return Err("this node is being drained".to_owned());
+        }
+        if memory > free { Err(format!("the stage takes about {memory} and {free} are free")) } else { Ok(()) }
     }
 
     /// Whether the stage is loaded, and its process alive as far as is known.
@@ -132,7 +155,7 @@ impl StageHost {
             tracing::error!(stage = %stage.id, "{error}");
             stage.released.cancel();
             shared.stages.lock().unwrap_or_else(PoisonError::into_inner).remove(&stage.id);
-            shared.board.set_stage(&stage.id, view(&config, "failed", ByteSize(0), error.to_string()));
+            shared.board.set_stage(&stage.id, view(&config, "failed", Room::default(), error.to_string()));
             stage.child.shutdown().await;
         });
     }
@@ -155,7 +178,7 @@ impl Stage for HostedStage {
     }
 
     async fn connect(&self) -> Result<mesh_engine::StageLink, StageError> {
-        self.child.connect().await
+        Ok(self.meter.watch(self.child.connect().await?))
     }
 }
 
@@ -167,6 +190,19 @@ impl Drop for Row<'_> {
     }
 }
 
-fn view(config: &LlamaStageConfig, state: &str, weights: ByteSize, detail: String) -> StageView {
-    StageView { model: config.spec.model.clone(), layers: config.spec.layers, state: state.to_owned(), weights, detail }
+#[derive(Default)]
+struct Room {
+    weights: ByteSize,
+    memory: ByteSize,
+}
+
+fn view(config: &LlamaStageConfig, state: &str, room: Room, detail: String) -> StageView {
+    StageView {
+        model: config.spec.model.clone(),
+        layers: config.spec.layers,
+        state: state.to_owned(),
+        weights: room.weights,
+        memory: room.memory,
+        detail,
+    }
 }

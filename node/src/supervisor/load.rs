@@ -16,7 +16,7 @@ use mesh_transport::{Hop, RemoteChain};
 use mesh_types::{ByteSize, LayerRange, PeerId, StageId};
 use tokio_util::sync::CancellationToken;
 
-use super::{PlaceError, Placement, Supervisor, chain};
+use super::{Parts, PlaceError, Placement, Supervisor, chain};
 use crate::holdings::unless;
 use crate::stages::HostedStage;
 
@@ -27,44 +27,58 @@ const UNLOAD_LIMIT: Duration = Duration::from_secs(3);
 
 /// The stages of a placement.
 pub(super) struct LoadedStages {
-    own: Option<Arc<HostedStage>>,
-    remote: Vec<(PeerId, StageId)>,
+    pub(super) own: Option<Arc<HostedStage>>,
+    pub(super) remote: Vec<(PeerId, StageId)>,
+}
+
+/// What became of loading a placement.
+pub(super) struct Loaded {
+    /// This node's own stage, where it could be loaded.
+    pub(super) own: Option<Arc<HostedStage>>,
+    pub(super) outcome: Result<Placement, PlaceError>,
+}
+
+/// Who hears how loading goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tell {
+    /// Everybody: the model does not answer until it is done.
+    Waiting,
+    /// The log: another placement answers meanwhile.
+    Log,
 }
 
 impl Supervisor {
-    /// Loads all stages at the same time. If one fails, those on peers are taken down again; this node's own stays for
-    /// the next try.
-    pub(super) async fn load(&mut self, stages: Vec<PlacedStage>) -> Result<Placement, PlaceError> {
-        let own_layers = stages.iter().find(|stage| stage.local).map(|stage| stage.layers);
-        if own_layers != self.own_stage.as_ref().map(|stage| stage.spec().layers) {
-            self.forget_own_stage().await;
-        }
+    /// Loads all stages at the same time; `kept` is this node's own stage, loaded already. If one fails, those on peers
+    /// are taken down again; this node's own is given back for the next try.
+    pub(super) async fn load(&self, stages: Vec<PlacedStage>, kept: Option<Arc<HostedStage>>, tell: Tell) -> Loaded {
         let ids: Vec<StageId> = stages.iter().map(|_| StageId::new(uuid::Uuid::now_v7().to_string())).collect();
         let (here, there): (Vec<_>, Vec<_>) = stages.iter().zip(&ids).partition(|(stage, _)| stage.local);
-        let here = try_join_all(here.iter().map(|(stage, id)| self.load_here(stage.layers, stages.len() == 1, id)));
-        let far = try_join_all(there.iter().map(|(stage, id)| self.load_there(stage, id)));
+        let whole = stages.len() == 1;
+        let here = try_join_all(here.iter().map(|(stage, id)| self.load_here(stage.layers, whole, id, kept.clone())));
+        let far = try_join_all(there.iter().map(|(stage, id)| self.load_there(stage, id, tell)));
         let (own, far) = tokio::join!(here, far);
         let own = own.map(|mut own| own.pop());
-        self.own_stage = own.as_ref().ok().cloned().flatten();
+        let own_stage = own.as_ref().ok().cloned().flatten();
         let remote = there.iter().map(|(stage, id)| (stage.peer.clone(), (*id).clone())).collect();
-        let loaded = LoadedStages { own: self.own_stage.clone(), remote };
+        let loaded = LoadedStages { own: own_stage.clone(), remote };
         let chain = match (own, far) {
             (Ok(_), Ok(_)) => self.link(&there, &loaded),
             (Err(error), _) | (_, Err(error)) => Err(error),
         };
-        match chain {
+        let outcome = match chain {
             Ok(chain) => Ok(Placement { stages, chain, loaded }),
             Err(error) => {
-                self.unload_remote(loaded.remote).await;
+                unload(&self.parts, loaded.remote).await;
                 Err(error)
             }
-        }
+        };
+        Loaded { own: own_stage, outcome }
     }
 
     /// Takes a placement down, but for this node's own stage.
     pub(super) async fn release(&self, placement: Placement) {
         drop(placement.chain);
-        self.unload_remote(placement.loaded.remote).await;
+        unload(&self.parts, placement.loaded.remote).await;
     }
 
     /// Unloads this node's own stage.
@@ -74,24 +88,15 @@ impl Supervisor {
         }
     }
 
-    async fn unload_remote(&self, remote: Vec<(PeerId, StageId)>) {
-        for (peer, id) in remote {
-            // A peer that is gone unloads by itself.
-            if self.parts.mesh.presence(&peer).is_cancelled() {
-                continue;
-            }
-            let mut control = StageControlClient::new(self.parts.mesh.channel(&peer));
-            let request = v1::UnloadStageRequest { stage_id: id.to_string() };
-            let unloading = tokio::time::timeout(UNLOAD_LIMIT, control.unload(request)).await;
-            if !matches!(unloading, Ok(Ok(_))) {
-                tracing::warn!(stage = %id, "{} did not confirm that it unloaded the stage", peer.short());
-            }
-        }
-    }
-
-    async fn load_here(&self, layers: LayerRange, whole: bool, id: &StageId) -> Result<Arc<HostedStage>, PlaceError> {
-        if let Some(stage) = self.own_stage.as_ref().filter(|stage| self.parts.host.has(&stage.id)) {
-            return Ok(Arc::clone(stage));
+    async fn load_here(
+        &self,
+        layers: LayerRange,
+        whole: bool,
+        id: &StageId,
+        kept: Option<Arc<HostedStage>>,
+    ) -> Result<Arc<HostedStage>, PlaceError> {
+        if let Some(stage) = kept.filter(|stage| self.parts.host.has(&stage.id)) {
+            return Ok(stage);
         }
         let plan = self.plan(layers);
         let (source, compute) = (&self.model.source, self.parts.settings.compute.clone());
@@ -101,7 +106,7 @@ impl Supervisor {
             let path = self.slice(layers).await?;
             plan.sliced(source.header(), path, Some(source), compute)?
         };
-        Ok(self.parts.host.load(id.clone(), &config).await?)
+        Ok(self.parts.host.load(id.clone(), &config, plan.memory(&self.model.info)).await?)
     }
 
     /// This node's own slice, cut from its file unless it lies in the cache.
@@ -124,7 +129,7 @@ impl Supervisor {
     }
 
     /// Has a peer load its stage, and follows its progress.
-    async fn load_there(&self, stage: &PlacedStage, id: &StageId) -> Result<(), PlaceError> {
+    async fn load_there(&self, stage: &PlacedStage, id: &StageId, tell: Tell) -> Result<(), PlaceError> {
         let refused = |reason: String| PlaceError::Peer { name: stage.name.clone(), layers: stage.layers, reason };
         let plan = self.plan(stage.layers);
         let request = v1::LoadStageRequest {
@@ -147,14 +152,17 @@ impl Supervisor {
                 .map_err(|_| refused(format!("it said nothing for {} s", SILENCE_LIMIT.as_secs())))?
                 .map_err(|e| refused(e.message().to_owned()))?;
             match event.and_then(|event| event.event) {
-                Some(Event::Fetching(v1::Fetching { done_bytes, total_bytes })) => self.waiting(&format!(
-                    "{} fetches layers {}: {} of {}",
-                    stage.name,
-                    stage.layers,
-                    ByteSize(done_bytes),
-                    ByteSize(total_bytes)
-                )),
-                Some(Event::Loading(_)) => self.waiting(&format!("{} loads layers {}", stage.name, stage.layers)),
+                Some(Event::Fetching(v1::Fetching { done_bytes, total_bytes })) => self.tell(
+                    tell,
+                    &format!(
+                        "{} fetches layers {}: {} of {}",
+                        stage.name,
+                        stage.layers,
+                        ByteSize(done_bytes),
+                        ByteSize(total_bytes)
+                    ),
+                ),
+                Some(Event::Loading(_)) => self.tell(tell, &format!("{} loads layers {}", stage.name, stage.layers)),
                 Some(Event::Ready(_)) => return Ok(()),
                 Some(Event::Failed(failed)) => return Err(refused(failed.reason)),
                 None => return Err(refused("it hung up".to_owned())),
@@ -198,8 +206,31 @@ impl Supervisor {
         })
     }
 
+    fn tell(&self, tell: Tell, progress: &str) {
+        match tell {
+            Tell::Waiting => self.waiting(progress),
+            Tell::Log => tracing::info!(model = %self.model.name, "moving: {progress}"),
+        }
+    }
+
     fn spec(&self, layers: LayerRange) -> StageSpec {
         self.plan(layers).spec(&self.model.info)
+    }
+}
+
+/// Takes stages on peers down.
+pub(super) async fn unload(parts: &Parts, remote: Vec<(PeerId, StageId)>) {
+    for (peer, id) in remote {
+        // A peer that is gone unloads by itself.
+        if parts.mesh.presence(&peer).is_cancelled() {
+            continue;
+        }
+        let mut control = StageControlClient::new(parts.mesh.channel(&peer));
+        let request = v1::UnloadStageRequest { stage_id: id.to_string() };
+        let unloading = tokio::time::timeout(UNLOAD_LIMIT, control.unload(request)).await;
+        if !matches!(unloading, Ok(Ok(_))) {
+            tracing::warn!(stage = %id, "{} did not confirm that it unloaded the stage", peer.short());
+        }
     }
 }
 

@@ -1,14 +1,23 @@
 //! Where the layers of a model go, now.
 
-use mesh_engine::StageError;
-use mesh_engine::llama::Limits;
-use mesh_gguf::allowed_cuts;
-use mesh_routing::{PlacedStage, PlacementError, Split, placement};
-use mesh_types::{ByteSize, LayerRange};
+use std::sync::Arc;
 
+use mesh_engine::llama::Limits;
+use mesh_engine::{Stage as _, StageError};
+use mesh_gguf::allowed_cuts;
+use mesh_routing::plan::{self, Host, ModelShape, PlanError};
+use mesh_routing::{PlacedStage, PlacementError, Split, placement};
+use mesh_types::{ByteSize, LayerRange, MeshView};
+
+use super::load::Tell;
 use super::{BATCH, Placement, Supervisor};
 use crate::serve::ServedModel;
-use crate::stages::StagePlan;
+use crate::settings::StageSettings;
+use crate::stages::{StagePlan, shape};
+
+/// What helps where a model does not fit.
+const ADVICE: &str =
+    "more nodes have to join, or offer more (--memory), or the model has to hold less (--ctx, --parallel)";
 
 /// Why a model is not served now.
 #[derive(Debug, thiserror::Error)]
@@ -49,20 +58,14 @@ pub fn check_split(model: &ServedModel, split: &Split) -> Result<(), PlaceError>
     Ok(())
 }
 
-/// The same nodes in the same order, with each cut moved to the nearest one that the model's family allows; a node for
-/// which no cut is left is left out.
-fn moved(stages: Vec<PlacedStage>, allowed: &[u32]) -> Vec<PlacedStage> {
-    let Some(end) = stages.last().map(|stage| stage.layers.end()) else { return stages };
-    let mut cuts: Vec<u32> = vec![0];
-    for stage in stages.iter().skip(1) {
-        let wanted = stage.layers.start();
-        let behind = |cut: &&u32| cuts.last().is_none_or(|last| *cut > last);
-        let nearest = allowed.iter().filter(behind).min_by_key(|cut| cut.abs_diff(wanted)).copied();
-        cuts.extend(nearest.filter(|cut| *cut < end));
-    }
-    let ends = cuts.iter().skip(1).copied().chain([end]);
-    let ranges = cuts.iter().zip(ends).filter_map(|(start, end)| LayerRange::new(*start, end));
-    stages.into_iter().zip(ranges).map(|(stage, layers)| PlacedStage { layers, ..stage }).collect()
+/// What `model` weighs under these settings. A family that cannot be split has no cuts.
+pub fn shape_of(model: &ServedModel, settings: &StageSettings) -> ModelShape {
+    let cuts = allowed_cuts(model.source.header()).unwrap_or_default();
+    shape(&model.info, limits(model, settings), cuts)
+}
+
+fn limits(model: &ServedModel, settings: &StageSettings) -> Limits {
+    Limits::for_parallel(settings.parallel, model.context, BATCH, &model.info)
 }
 
 impl Supervisor {
@@ -75,7 +78,13 @@ impl Supervisor {
             self.digest = Some(digest);
         }
         self.waiting(&format!("loading {}", placement::explain(&stages)));
-        self.load(stages).await
+        let own_layers = stages.iter().find(|stage| stage.local).map(|stage| stage.layers);
+        if own_layers != self.own_stage.as_ref().map(|stage| stage.spec().layers) {
+            self.forget_own_stage().await;
+        }
+        let loaded = self.load(stages, self.own_stage.clone(), Tell::Waiting).await;
+        self.own_stage = loaded.own;
+        loaded.outcome
     }
 
     /// The placement, once there are enough peers for it.
@@ -83,21 +92,10 @@ impl Supervisor {
         let mut view = self.parts.mesh.view();
         loop {
             let now = view.borrow_and_update().clone();
-            let split = self.effective_split();
-            match mesh_routing::place(self.model.info.n_layer, &split, &now) {
-                Ok(stages) if split == Split::Auto => {
-                    let cuts = if stages.len() > 1 { allowed_cuts(self.model.source.header())? } else { Vec::new() };
-                    let stages = moved(stages, &cuts);
-                    if stages.len() > 1 {
-                        return Ok(stages);
-                    }
-                    self.waiting(&self.too_large());
-                }
+            match self.place_on(&now) {
                 Ok(stages) => return Ok(stages),
-                Err(error @ (PlacementError::NotEnoughPeers { .. } | PlacementError::NoLocal)) => {
-                    self.waiting(&error.to_string());
-                }
-                Err(error) => return Err(error.into()),
+                Err(Unplaced::Wait(why)) => self.waiting(&why),
+                Err(Unplaced::Never(error)) => return Err(error),
             }
             if view.changed().await.is_err() {
                 return Err(StageError::Closed.into());
@@ -105,69 +103,45 @@ impl Supervisor {
         }
     }
 
-    /// `auto` means whole on this node if it fits.
-    fn effective_split(&self) -> Split {
-        match &self.split {
-            Split::Auto if self.fits_here() => Split::Never,
-            other => other.clone(),
+    fn place_on(&self, view: &MeshView) -> Result<Vec<PlacedStage>, Unplaced> {
+        if self.split != Split::Auto {
+            return mesh_routing::place(self.model.info.n_layer, &self.split, view).map_err(|error| match error {
+                PlacementError::NotEnoughPeers { .. } | PlacementError::NoLocal => Unplaced::Wait(error.to_string()),
+                error => Unplaced::Never(error.into()),
+            });
+        }
+        match plan::plan(&self.shape, &self.hosts(view)) {
+            Ok(plan) => {
+                for host in plan.hosts.iter().filter(|_| plan.chosen().stages.len() > 1) {
+                    let reason = host.left_out.as_deref().unwrap_or("takes a stage");
+                    tracing::info!(model = %self.model.name, node = %host.name, has = %host.has, "{reason}");
+                }
+                Ok(plan.chosen().placement())
+            }
+            Err(error @ PlanError::DoesNotFit { .. }) => Err(Unplaced::Wait(format!("{error}: {ADVICE}"))),
+            Err(PlanError::Nothing) => Err(Unplaced::Wait(PlacementError::NoLocal.to_string())),
         }
     }
 
-    fn fits_here(&self) -> bool {
-        self.memory_of_all() <= self.memory_left()
-    }
-
-    fn memory_of_all(&self) -> ByteSize {
-        let all = LayerRange::new(0, self.model.info.n_layer);
-        all.map_or_else(ByteSize::default, |all| self.plan(all).memory(&self.model.info))
-    }
-
-    /// What this node has for the model: what is free, and what its own stage of it takes already.
-    fn memory_left(&self) -> ByteSize {
-        let own = self.own_stage.as_ref().map_or(0, |stage| stage.child.weight_bytes());
-        ByteSize(self.parts.board.memory_free().0.saturating_add(own))
-    }
-
-    fn too_large(&self) -> String {
-        format!(
-            "it takes about {} and this node has {} for it: more nodes have to join, or this one has to offer more \
-             (--memory) or hold less (--ctx, --parallel)",
-            self.memory_of_all(),
-            self.memory_left()
-        )
+    /// The nodes with what each has for this model: a stage of it that this node keeps counts as free.
+    pub(super) fn hosts(&self, view: &MeshView) -> Vec<Host> {
+        let own = self.own_stage.as_ref().map_or(0, |stage| stage.memory.0);
+        plan::hosts(view, ByteSize(self.parts.board.memory_free().0.saturating_add(own)))
     }
 
     pub(super) fn plan(&self, layers: LayerRange) -> StagePlan {
-        StagePlan {
-            model: self.model.name.clone(),
-            layers,
-            limits: Limits::for_parallel(self.parts.settings.parallel, self.model.context, BATCH, &self.model.info),
-        }
+        StagePlan { model: self.model.name.clone(), layers, limits: limits(&self.model, &self.parts.settings) }
+    }
+
+    pub(super) fn view(&self) -> Arc<MeshView> {
+        self.parts.mesh.view().borrow().clone()
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use mesh_types::PeerId;
-
-    use super::*;
-
-    fn ranges(even: &[(u32, u32)], allowed: &[u32]) -> Vec<String> {
-        let stage = |(start, end): &(u32, u32)| PlacedStage {
-            layers: LayerRange::new(*start, *end).unwrap(),
-            peer: PeerId::from("p"),
-            name: String::new(),
-            local: *start == 0,
-        };
-        moved(even.iter().map(stage).collect(), allowed).iter().map(|stage| stage.layers.to_string()).collect()
-    }
-
-    #[test]
-    fn automatic_cuts_are_moved_to_allowed_places() {
-        let any: Vec<u32> = (1..30).collect();
-        assert_eq!(ranges(&[(0, 10), (10, 20), (20, 30)], &any), ["0-9", "10-19", "20-29"]);
-        assert_eq!(ranges(&[(0, 10), (10, 20), (20, 30)], &[4, 8, 12, 24]), ["0-7", "8-23", "24-29"]);
-        assert_eq!(ranges(&[(0, 10), (10, 20), (20, 30)], &[16]), ["0-15", "16-29"]);
-        assert_eq!(ranges(&[(0, 15), (15, 30)], &[]), ["0-29"]);
-    }
+/// Why there is no placement.
+enum Unplaced {
+    /// Others may join, or give memory free.
+    Wait(String),
+    /// It was asked for what cannot be.
+    Never(PlaceError),
 }

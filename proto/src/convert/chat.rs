@@ -73,6 +73,7 @@ impl TryFrom<v1::GenerateRequest> for ChatRequest {
             response_format,
             template_kwargs: kwargs(&request.template_kwargs)?,
             raw,
+            conversation: None,
         })
     }
 }
@@ -295,6 +296,7 @@ mod tests {
             }),
             template_kwargs: json!({"z": {"deep": [1, null]}, "a": "é"}).as_object().unwrap().clone(),
             raw: None,
+            conversation: None,
         }
     }
 

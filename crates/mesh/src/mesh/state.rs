@@ -173,6 +173,13 @@ impl Core {
         self.changed();
     }
 
+    /// A ping to `peer` came back.
+    pub(super) fn measured(&self, peer: &libp2p::PeerId, rtt: Duration) {
+        if self.table().measured(&identity::from_libp2p(peer), rtt) {
+            self.changed();
+        }
+    }
+
     pub(super) fn dial_failed(&self, peer: libp2p::PeerId, reasons: Vec<(Multiaddr, Reason)>) {
         self.joining.failed(&identity::from_libp2p(&peer), reasons);
     }
@@ -253,6 +260,8 @@ impl Core {
             models: said.models.iter().map(Into::into).collect(),
             stages: said.stages.iter().map(Into::into).collect(),
             leaving: said.leaving,
+            speed: said.speed.map(Into::into),
+            draining: said.draining,
             sequence: 0,
             peers: table.reachable(),
         })

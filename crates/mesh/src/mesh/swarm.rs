@@ -226,6 +226,9 @@ impl Driver {
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
                 tracing::debug!(address = %send_back_addr, %error, "an inbound connection failed");
             }
+            SwarmEvent::Behaviour(BehaviourEvent::Ping(ping::Event { peer, result: Ok(rtt), .. })) => {
+                self.core.measured(&peer, rtt);
+            }
             SwarmEvent::Behaviour(BehaviourEvent::Ping(ping::Event { peer, connection, result: Err(error) })) => {
                 tracing::info!(%peer, %error, "a silent connection is closed");
                 self.swarm.close_connection(connection);

@@ -12,6 +12,10 @@ use super::PeerRecord;
 
 /// How long a lost peer stays visible.
 pub(super) const GONE_FOR: Duration = Duration::from_secs(60);
+/// What a new ping weighs against those before.
+const SMOOTHING: f64 = 0.25;
+/// Changes of a round trip that say nothing, in microseconds.
+const RTT_NOISE: f64 = 2_000.0;
 /// Bounds on what a peer may say of itself.
 const MAX_NAME: usize = 128;
 pub(super) const MAX_ITEMS: usize = 256;
@@ -30,6 +34,16 @@ struct Entry {
     /// What it last said before that; shown while it is away or back but silent.
     before: Option<v1::NodeStatus>,
     gone: Option<Instant>,
+    rtt: Rtt,
+}
+
+/// The round trip to a peer.
+#[derive(Default)]
+struct Rtt {
+    /// Averaged over the last few pings, in microseconds.
+    mean: Option<f64>,
+    /// What others were told last; 0: nothing.
+    said: u32,
 }
 
 struct Heard {
@@ -41,11 +55,21 @@ struct Heard {
 impl Table {
     /// The first connection to `peer` stands; `address` is where it was dialled.
     pub(super) fn connected(&mut self, peer: &PeerId, address: Option<Multiaddr>) {
-        let entry =
-            self.peers.entry(peer.clone()).or_insert(Entry { address: None, status: None, before: None, gone: None });
+        let entry = self.peers.entry(peer.clone()).or_insert_with(|| Entry {
+            address: None,
+            status: None,
+            before: None,
+            gone: None,
+            rtt: Rtt::default(),
+        });
         entry.gone = None;
         entry.address = address.or(entry.address.take());
         entry.before = entry.status.take().map(|heard| heard.status).or(entry.before.take());
+    }
+
+    /// A ping to `peer` took so long. Returns whether others should hear of it.
+    pub(super) fn measured(&mut self, peer: &PeerId, rtt: Duration) -> bool {
+        self.peers.get_mut(peer).is_some_and(|entry| entry.rtt.measured(rtt))
     }
 
     /// The last connection to `peer` closed.
@@ -97,7 +121,11 @@ impl Table {
         self.peers
             .iter()
             .filter(|(_, entry)| entry.gone.is_none() && entry.status.as_ref().is_none_or(|h| !h.status.leaving))
-            .map(|(peer, entry)| v1::PeerAddress { peer_id: peer.to_string(), addresses: addresses(entry) })
+            .map(|(peer, entry)| v1::PeerAddress {
+                peer_id: peer.to_string(),
+                addresses: addresses(entry),
+                rtt_us: entry.rtt.said,
+            })
             .filter(|peer| !peer.addresses.is_empty())
             .take(MAX_ITEMS)
             .collect()
@@ -114,6 +142,21 @@ impl Table {
     /// The raw statuses, in no particular order.
     pub(super) fn records(&self, now: Instant) -> Vec<PeerRecord> {
         self.peers.iter().map(|(peer, entry)| entry.record(peer, now)).collect()
+    }
+}
+
+impl Rtt {
+    /// Whether it has moved so far from what others were told that it could change a placement.
+    fn measured(&mut self, rtt: Duration) -> bool {
+        let now = rtt.as_secs_f64() * 1e6;
+        let mean = self.mean.map_or(now, |mean| mean + (now - mean) * SMOOTHING);
+        self.mean = Some(mean);
+        let said = f64::from(self.said);
+        let far = self.said == 0 || (mean - said).abs() > (said / 2.0).max(RTT_NOISE);
+        if far {
+            self.said = (mean as u32).max(1);
+        }
+        far
     }
 }
 
@@ -164,6 +207,9 @@ pub(super) fn blank(id: PeerId, state: PeerState) -> PeerView {
         memory_free: ByteSize(0),
         models: Vec::new(),
         stages: Vec::new(),
+        speed: None,
+        links: Vec::new(),
+        draining: false,
     }
 }
 
@@ -215,6 +261,17 @@ mod tests {
         assert!(table.expire(start + GONE_FOR / 2).is_empty());
         assert_eq!(table.expire(start + GONE_FOR), [peer]);
         assert!(states(&table).is_empty());
+    }
+
+    #[test]
+    fn a_round_trip_is_told_again_only_when_it_moved() {
+        let (mut table, peer) = (Table::default(), PeerId::from("p"));
+        assert!(!table.measured(&peer, Duration::from_millis(3)), "not connected");
+        table.connected(&peer, Some("/ip4/192.0.2.1/tcp/1".parse().unwrap()));
+        assert!(table.measured(&peer, Duration::from_micros(300)));
+        assert!((0..100).all(|n| !table.measured(&peer, Duration::from_micros(200 + 10 * n))), "noise");
+        assert!((0..10).any(|_| table.measured(&peer, Duration::from_millis(40))));
+        assert!(table.reachable()[0].rtt_us > 2000);
     }
 
     #[test]

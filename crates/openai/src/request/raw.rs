@@ -27,6 +27,8 @@ pub(super) struct RawRequest {
     pub(super) response_format: Option<Map<String, Value>>,
     pub(super) reasoning_effort: Option<String>,
     pub(super) chat_template_kwargs: Option<Map<String, Value>>,
+    /// Routing alone reads it: a value of another type is no mistake.
+    pub(super) prompt_cache_key: Option<Value>,
 }
 
 #[derive(Derive)]
