@@ -20,6 +20,10 @@ use crate::pulse::Pulse;
 use crate::scheduler::{Limits, Scheduler};
 use driver::Driver;
 
+/// Prompt tokens in a micro-batch of a chain of stages. A prompt of n chunks over s stages takes the time of n + s - 1
+/// chunks; much smaller ones would be slower to compute.
+const CHUNK_OF_SPLIT_PREFILL: u32 = 128;
+
 /// Requests that may wait to be seen by the task; it sees them between two frames.
 const SUBMISSIONS: usize = 64;
 
@@ -36,7 +40,7 @@ pub struct Config {
     /// prompt in memory.
     pub max_queue: usize,
     /// Most prompt tokens in one micro-batch; `None`, the default: as many as the stage takes. Fewer make decoding
-    /// sequences wait less for a prompt, and the prompt take longer.
+    /// sequences wait less for a prompt, and stages behind the first wait less for their first chunk.
     pub prefill_chunk: Option<u32>,
     /// Events of one run that its client may leave unread before the run is held back. Default 64, at least 1.
     pub unread: usize,
@@ -49,9 +53,11 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The defaults for a chain of `stages`.
+    /// The defaults for a chain of `stages`. More than one work on a prompt's chunks at the same time, which takes
+    /// chunks that are small beside the prompt.
     pub fn for_stages(stages: usize) -> Self {
-        Self { depth: stages.max(1), ..Self::default() }
+        let prefill_chunk = (stages > 1).then_some(CHUNK_OF_SPLIT_PREFILL);
+        Self { depth: stages.max(1), prefill_chunk, ..Self::default() }
     }
 }
 
