@@ -47,6 +47,14 @@ lint:
 doc:
     RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
 
+[doc("Drive real client libraries and agents against a mesh of two nodes (`--require`: all of them; see scripts/clients).")]
+clients *ARGS: models
+    scripts/clients {{ ARGS }}
+
+[doc("Write the pages that are made from the code: docs/parameters.md and docs/errors.md.")]
+docs:
+    MESH_WRITE_DOCS=1 cargo test --locked --quiet -p mesh-openai --test docs
+
 # Which crate of ours may use which other one is not this, but docs/dependencies.toml and a test.
 [doc("Who may be in the dependency tree, under which licence, from where (deny.toml).")]
 deny:

@@ -9,10 +9,11 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Empty, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Frame, Incoming};
 use mesh_openai::ApiError;
-use mesh_types::Fault;
+use mesh_types::{Fault, RequestId};
 use tokio::time::timeout;
 
 use crate::config::Limits;
+use crate::unpack::unpack;
 
 /// The body of every response.
 pub(crate) type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
@@ -40,20 +41,31 @@ pub(crate) fn json(status: StatusCode, json: Vec<u8>) -> Response<ResponseBody> 
     response
 }
 
-/// An error in the dialect's shape.
-pub(crate) fn error(error: &ApiError) -> Response<ResponseBody> {
+/// In whose shape errors are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    OpenAi,
+    Anthropic,
+}
+
+/// An error about the request `id`, in a dialect's shape.
+pub(crate) fn error(error: &ApiError, shape: Shape, id: &RequestId) -> Response<ResponseBody> {
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = json(status, error.body());
+    let body = match shape {
+        Shape::OpenAi => error.body(),
+        Shape::Anthropic => error.anthropic(Some(id.as_str())).to_string().into_bytes(),
+    };
+    let mut response = json(status, body);
     if let Some(seconds) = error.retry_after {
         response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
     }
     response
 }
 
-/// All of a request's body.
+/// All of a request's body, unpacked.
 ///
 /// # Errors
-/// 413 for one over the limit, 408 for one that does not arrive in time, 400 for one that breaks off.
+/// 413 for one over the limit, 415 for one that is packed in a way that is not served, 408 for one that does not arrive in time, 400 for one that breaks off.
 ///
 /// # Cancel safety
 /// Dropping it drops the body.
@@ -76,7 +88,9 @@ pub(crate) async fn read(headers: &HeaderMap, mut body: Incoming, limits: &Limit
             Err(_) => Err(Fault::invalid("The request's body broke off.").into()),
         }
     };
-    timeout(limits.body, reading).await.unwrap_or_else(|_| Err(ApiError::body_timeout(limits.body.as_secs())))
+    let read = timeout(limits.body, reading).await;
+    let packed = read.unwrap_or_else(|_| Err(ApiError::body_timeout(limits.body.as_secs())))?;
+    unpack(headers, packed, limit).await
 }
 
 async fn discard(body: &mut Incoming, limit: usize) {

@@ -1,4 +1,5 @@
-//! `GET /health`: whether every served model has computed something, through all its stages, a short while ago.
+//! `GET /health`: whether every served model has computed something, through all its stages, a short while ago; and
+//! `GET /ready`: whether any answers.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -41,6 +42,23 @@ pub(crate) fn health(view: &MeshView, ages: &HashMap<PeerId, Duration>) -> Respo
     let status = if health.reason.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     // String keys only: serialising cannot fail.
     body::json(status, serde_json::to_vec(&health).unwrap_or_default())
+}
+
+/// `GET /ready`: 200 when some model answers now, else 503. For whoever decides where requests are sent.
+pub(crate) fn ready(view: &MeshView) -> Response<ResponseBody> {
+    #[derive(Serialize)]
+    struct Ready<'a> {
+        status: &'static str,
+        models: Vec<&'a str>,
+    }
+    let models = served(view);
+    let models: Vec<_> = models.iter().filter(|model| model.is_ready()).map(|model| model.name.as_str()).collect();
+    let (code, status) = match models.is_empty() {
+        true => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+        false => (StatusCode::OK, "ready"),
+    };
+    // String keys only: serialising cannot fail.
+    body::json(code, serde_json::to_vec(&Ready { status, models }).unwrap_or_default())
 }
 
 fn assess(view: &MeshView, ages: &HashMap<PeerId, Duration>) -> Health {

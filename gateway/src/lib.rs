@@ -5,20 +5,25 @@
 //! gRPC (`upstream`) and its events come back as the return value of that call. Dropping a response's body, as hyper
 //! does when the client goes away, cancels the run.
 //!
-//! Start with [`Gateway`]; a request's way is `routes` → `chat` → `upstream`.
+//! Start with [`Gateway`]; a request's way is `routes` → `answer` → `runs` → `upstream`.
 #![forbid(unsafe_code)]
 
 pub mod announce;
+mod answer;
 mod body;
-mod chat;
 mod config;
 mod cors;
 mod health;
+mod metrics;
 mod models;
 mod peers;
 mod routes;
+mod runs;
+mod seal;
 mod server;
 mod ticket;
+mod tokens;
+mod unpack;
 mod upstream;
 
 pub use config::{ApiKey, Config, Limits};

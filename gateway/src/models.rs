@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use http::{Response, StatusCode};
-use mesh_openai::response::ModelMeta;
+use mesh_openai::response::{ModelMeta, Replica, StagePlace};
 use mesh_openai::{ApiError, Model, ModelList};
 use mesh_routing::{Served, choose, served};
-use mesh_types::{Fault, MeshView, ModelId};
+use mesh_types::{Fault, MeshView, ModelId, ModelView};
 use tokio::sync::watch;
 
 use crate::announce::{Announcement, Announcer};
@@ -36,10 +36,17 @@ fn entry(model: &Served<'_>, created: u64) -> Model {
     let meta = ModelMeta {
         context: ready().map(|listed| listed.context).min().unwrap_or_default(),
         layers: ready().map(|listed| listed.layers).max().unwrap_or_default(),
-        replicas: ready().map(|listed| listed.nodes.clone()).collect(),
+        tools: ready().map(|listed| listed.tools.clone()).next().unwrap_or_default(),
+        replicas: ready().map(replica).collect(),
         scripted: ready().any(|listed| listed.scripted),
     };
     Model::new(model.name.as_str(), created, meta)
+}
+
+fn replica(listed: &ModelView) -> Replica {
+    let layers = |index| listed.ranges.get(index).map(ToString::to_string).unwrap_or_default();
+    let stage = |(index, node): (usize, &String)| StagePlace { node: node.clone(), layers: layers(index) };
+    Replica { stages: listed.nodes.iter().enumerate().map(stage).collect() }
 }
 
 fn json(value: &impl serde::Serialize) -> Response<ResponseBody> {

@@ -22,6 +22,9 @@ pub trait Peers: Send + Sync + 'static {
 
     /// Cancelled the moment the connection to `peer` is lost; already cancelled where there is none.
     fn presence(&self, peer: &PeerId) -> CancellationToken;
+
+    /// A key for `purpose` that all members of the mesh have, and nobody else.
+    fn derive_key(&self, purpose: &str) -> [u8; 32];
 }
 
 impl Peers for mesh_mesh::Mesh {
@@ -39,5 +42,9 @@ impl Peers for mesh_mesh::Mesh {
 
     fn presence(&self, peer: &PeerId) -> CancellationToken {
         Self::presence(self, peer)
+    }
+
+    fn derive_key(&self, purpose: &str) -> [u8; 32] {
+        Self::derive_key(self, purpose)
     }
 }

@@ -6,18 +6,25 @@ use std::sync::Arc;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{HeaderName, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use mesh_openai::ApiError;
+use mesh_openai::{ApiError, Dialect};
 use mesh_types::RequestId;
 use tokio::sync::Semaphore;
 use tracing::Instrument as _;
 
-use crate::body::{self, ResponseBody};
+use crate::answer::Asked;
+use crate::body::{self, ResponseBody, Shape};
 use crate::config::{ApiKey, Limits};
+use crate::metrics::Metrics;
 use crate::peers::Peers;
+use crate::seal::MeshSeal;
 use crate::ticket::{Outcome, Ticket};
-use crate::{chat, cors, health, models};
+use crate::{answer, cors, health, models, tokens};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The same under the name that Anthropic's clients log.
+const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+/// Where Anthropic's clients put the key.
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const MAX_REQUEST_ID: usize = 128;
 
 /// What all requests share.
@@ -27,6 +34,9 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     /// One permit for each request that may be answered at the same time.
     pub(crate) requests: Arc<Semaphore>,
+    /// For reasoning that clients carry.
+    pub(crate) seal: Arc<MeshSeal>,
+    pub(crate) metrics: Arc<Metrics>,
     /// When this gateway began, in Unix seconds: the `created` of models, which have no better one.
     pub(crate) started: u64,
 }
@@ -36,9 +46,16 @@ pub(crate) struct Shared {
 enum Resource {
     Hint,
     Health,
+    Ready,
+    Metrics,
+    OpenApi,
     Models,
     Model(String),
-    ChatCompletions,
+    Answer(Dialect),
+    CountTokens,
+    Tokenize,
+    Detokenize,
+    Embeddings,
 }
 
 impl Shared {
@@ -51,42 +68,67 @@ impl Shared {
         let span = tracing::info_span!(
             "request", request = %id, method = %request.method(), path = %request.uri().path()
         );
-        let answered = self.answer(request, id.clone()).instrument(span).await;
-        let mut response = answered.unwrap_or_else(|error| body::error(&error));
+        let resource = Resource::at(request.uri().path());
+        let (shape, endpoint) = (Resource::shape(resource.as_ref()), Resource::label(resource.as_ref()));
+        let answered = self.answer(resource, request, id.clone()).instrument(span).await;
+        let mut response = answered.unwrap_or_else(|Refusal { error, allow }| {
+            let mut response = body::error(&error, shape, &id);
+            if let Some(methods) = allow {
+                response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
+            }
+            if error.status == 401 {
+                response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            response
+        });
+        self.metrics.answered(endpoint, response.status());
         let headers = response.headers_mut();
         if let Ok(id) = HeaderValue::from_str(id.as_str()) {
-            headers.insert(REQUEST_ID, id);
+            headers.insert(REQUEST_ID, id.clone());
+            if shape == Shape::Anthropic {
+                headers.insert(ANTHROPIC_REQUEST_ID, id);
+            }
         }
         cors::allow(headers);
         response
     }
 
-    async fn answer(&self, request: Request<Incoming>, id: RequestId) -> Result<Response<ResponseBody>, ApiError> {
+    async fn answer(
+        &self,
+        resource: Option<Resource>,
+        request: Request<Incoming>,
+        id: RequestId,
+    ) -> Result<Response<ResponseBody>, Refusal> {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-        let resource = Resource::at(&path);
         if let Some(resource) = &resource
             && cors::is_preflight(&request)
         {
             return Ok(cors::preflight(request.headers(), resource.methods()));
         }
+        if self.api_key.is_none()
+            && let Some(origin) = cors::foreign_origin(request.headers())
+        {
+            return Err(ApiError::foreign_origin(&origin).into());
+        }
         if resource.as_ref().is_none_or(Resource::needs_key)
             && let Some(refusal) = self.refusal(request.headers())
         {
-            return Ok(unauthorized(&refusal));
+            return Err(refusal.into());
         }
         let Some(resource) = resource else {
-            return Err(ApiError::unknown_path(method.as_str(), &path));
+            return Err(ApiError::unknown_path(method.as_str(), &path).into());
         };
         if method == Method::OPTIONS {
             let mut response = Response::new(body::empty());
             *response.status_mut() = StatusCode::NO_CONTENT;
-            return Ok(allowed(response, resource.methods()));
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(resource.methods()));
+            return Ok(response);
         }
         if !resource.methods().split(", ").any(|allowed| allowed == method.as_str()) {
             let error = ApiError::method_not_allowed(method.as_str(), &path, resource.methods());
-            return Ok(allowed(body::error(&error), resource.methods()));
+            return Err(Refusal { error, allow: Some(resource.methods()) });
         }
-        self.serve(resource, request, id).await
+        self.serve(resource, request, id).await.map_err(Refusal::from)
     }
 
     async fn serve(
@@ -99,22 +141,48 @@ impl Shared {
         match resource {
             Resource::Hint => Ok(body::json(StatusCode::OK, HINT.to_vec())),
             Resource::Health => Ok(health::health(&view, &self.peers.ages())),
+            Resource::Ready => Ok(health::ready(&view)),
+            Resource::Metrics => Ok(self.metrics.page(&view)),
+            Resource::OpenApi => {
+                let document = mesh_openai::openapi::document(env!("CARGO_PKG_VERSION"));
+                Ok(body::json(StatusCode::OK, document.to_string().into_bytes()))
+            }
             Resource::Models => Ok(models::list(&view, self.started)),
             Resource::Model(name) => models::one(&view, &name, self.started),
-            Resource::ChatCompletions => {
-                let mut ticket = Ticket::take(&self.requests)?;
-                let (head, body) = request.into_parts();
-                let body = body::read(&head.headers, body, &self.limits).await;
-                let body = body.inspect_err(|_| ticket.outcome = Outcome::Failed)?;
-                chat::completions(&*self.peers, &self.limits, body, id, ticket).await
-            }
+            asked => self.post(asked, request, id).await,
         }
+    }
+
+    /// What has a body, and counts against the limit of requests.
+    async fn post(
+        &self,
+        resource: Resource,
+        request: Request<Incoming>,
+        id: RequestId,
+    ) -> Result<Response<ResponseBody>, ApiError> {
+        let mut ticket = Ticket::take(&self.requests, &self.metrics)?;
+        let (head, body) = request.into_parts();
+        let body = body::read(&head.headers, body, &self.limits).await;
+        let body = body.inspect_err(|_| ticket.outcome = Outcome::Failed)?;
+        if let Resource::Answer(dialect) = resource {
+            let asked = Asked { dialect, body, id, session: session(&head.headers) };
+            return answer::answer(self, asked, ticket).await;
+        }
+        let answered = match resource {
+            Resource::CountTokens => tokens::count(self, &body, id).await,
+            Resource::Tokenize => tokens::tokenize(self, &body, id).await,
+            Resource::Detokenize => tokens::detokenize(self, &body).await,
+            _ => Err(tokens::embed(self, &body)),
+        };
+        ticket.outcome = if answered.is_ok() { Outcome::Finished } else { Outcome::Failed };
+        answered
     }
 
     /// Why the key that came with a request is not enough.
     fn refusal(&self, headers: &HeaderMap) -> Option<ApiError> {
         let key = self.api_key.as_ref()?;
         let given = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).and_then(bearer);
+        let given = given.or_else(|| headers.get(API_KEY).map(HeaderValue::as_bytes));
         match given {
             Some(given) if key.matches(given) => None,
             given => Some(ApiError::unauthorized(given.is_some())),
@@ -122,42 +190,89 @@ impl Shared {
     }
 }
 
-const HINT: &[u8] = br#"{"service":"mesh-node gateway","openai_base_url":"/v1","endpoints":["POST /v1/chat/completions","GET /v1/models","GET /health"]}"#;
+/// An error, and what belongs into its response's head.
+struct Refusal {
+    error: ApiError,
+    /// The methods that would do.
+    allow: Option<&'static str>,
+}
+
+impl From<ApiError> for Refusal {
+    fn from(error: ApiError) -> Self {
+        Self { error, allow: None }
+    }
+}
+
+const HINT: &[u8] =
+    br#"{"service":"mesh-node gateway","openai_base_url":"/v1","anthropic_base_url":"/","openapi":"/openapi.json"}"#;
 
 impl Resource {
+    /// What is at `path`. Slashes that clients add by joining addresses do not count.
     fn at(path: &str) -> Option<Self> {
-        match path {
-            "/" => Some(Self::Hint),
-            "/health" | "/v1/health" => Some(Self::Health),
-            "/v1/models" | "/v1/models/" => Some(Self::Models),
-            "/v1/chat/completions" => Some(Self::ChatCompletions),
+        let segments: Vec<_> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+        Some(match segments.as_slice() {
+            [] => Self::Hint,
+            ["health"] | ["v1", "health"] => Self::Health,
+            ["ready"] | ["v1", "ready"] => Self::Ready,
+            ["metrics"] => Self::Metrics,
+            ["openapi.json"] | ["v1", "openapi.json"] => Self::OpenApi,
+            ["v1", "models"] => Self::Models,
             // A model's name may hold slashes.
-            _ => path.strip_prefix("/v1/models/").and_then(percent_decode).map(Self::Model),
-        }
+            ["v1", "models", name @ ..] => Self::Model(percent_decode(&name.join("/"))?),
+            ["v1", "chat", "completions"] => Self::Answer(Dialect::Chat),
+            ["v1", "completions"] => Self::Answer(Dialect::Completions),
+            ["v1", "responses"] => Self::Answer(Dialect::Responses),
+            ["v1", "messages"] => Self::Answer(Dialect::Messages),
+            ["v1", "messages", "count_tokens"] => Self::CountTokens,
+            ["v1", "embeddings"] => Self::Embeddings,
+            ["tokenize"] | ["v1", "tokenize"] => Self::Tokenize,
+            ["detokenize"] | ["v1", "detokenize"] => Self::Detokenize,
+            _ => return None,
+        })
     }
 
     fn methods(&self) -> &'static str {
         match self {
-            Self::ChatCompletions => "POST, OPTIONS",
+            Self::Answer(_) | Self::CountTokens | Self::Tokenize | Self::Detokenize | Self::Embeddings => {
+                "POST, OPTIONS"
+            }
             _ => "GET, HEAD, OPTIONS",
         }
     }
 
     /// Whoever watches over a gateway may do so without its key.
     fn needs_key(&self) -> bool {
-        !matches!(self, Self::Hint | Self::Health)
+        !matches!(self, Self::Hint | Self::Health | Self::Ready)
     }
-}
 
-fn allowed(mut response: Response<ResponseBody>, methods: &'static str) -> Response<ResponseBody> {
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
-    response
-}
+    /// In whose shape its errors are.
+    fn shape(resource: Option<&Self>) -> Shape {
+        match resource {
+            Some(Self::Answer(Dialect::Messages) | Self::CountTokens) => Shape::Anthropic,
+            _ => Shape::OpenAi,
+        }
+    }
 
-fn unauthorized(error: &ApiError) -> Response<ResponseBody> {
-    let mut response = body::error(error);
-    response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    response
+    /// Its name in metrics.
+    fn label(resource: Option<&Self>) -> &'static str {
+        match resource {
+            None => "unknown",
+            Some(Self::Hint) => "/",
+            Some(Self::Health) => "/health",
+            Some(Self::Ready) => "/ready",
+            Some(Self::Metrics) => "/metrics",
+            Some(Self::OpenApi) => "/openapi.json",
+            Some(Self::Models | Self::Model(_)) => "/v1/models",
+            Some(Self::Answer(Dialect::Chat)) => "/v1/chat/completions",
+            Some(Self::Answer(Dialect::Completions)) => "/v1/completions",
+            Some(Self::Answer(Dialect::Responses)) => "/v1/responses",
+            Some(Self::Answer(Dialect::Messages)) => "/v1/messages",
+            Some(Self::CountTokens) => "/v1/messages/count_tokens",
+            Some(Self::Tokenize) => "/tokenize",
+            Some(Self::Detokenize) => "/detokenize",
+            Some(Self::Embeddings) => "/v1/embeddings",
+        }
+    }
 }
 
 /// The credentials in an `Authorization: Bearer …` header. The scheme may be written in any case (RFC 9110, 11.1).
@@ -176,6 +291,13 @@ fn request_id(headers: &HeaderMap) -> RequestId {
         }
         _ => RequestId::new(uuid::Uuid::now_v7().to_string()),
     }
+}
+
+/// What agents call the conversation.
+fn session(headers: &HeaderMap) -> Option<String> {
+    let given = ["x-session-affinity", "x-session-id"].iter().find_map(|name| headers.get(*name));
+    let given = given.and_then(|name| name.to_str().ok());
+    given.filter(|name| (1..=MAX_REQUEST_ID).contains(&name.len())).map(str::to_owned)
 }
 
 /// `%2F` and the like decoded; `None` where that is malformed.
@@ -204,7 +326,11 @@ mod tests {
     fn paths_lead_to_resources() {
         assert_eq!(Resource::at("/v1/models/org%2Fname"), Some(Resource::Model("org/name".into())));
         assert_eq!(Resource::at("/v1/models/org/name"), Some(Resource::Model("org/name".into())));
-        for unknown in ["/v1", "/v2/models", "/v1/models/%zz", "/v1/models/%f", "/v1/models/%+1", "//", "/V1/models"] {
+        for path in ["/v1/models/", "/v1//models", "//v1/models", "/v1/models//"] {
+            assert_eq!(Resource::at(path), Some(Resource::Models), "{path}");
+        }
+        assert_eq!(Resource::at("/v1//chat/completions/"), Some(Resource::Answer(Dialect::Chat)));
+        for unknown in ["/v1", "/v2/models", "/v1/models/%zz", "/v1/models/%f", "/v1/models/%+1", "/V1/models"] {
             assert_eq!(Resource::at(unknown), None, "{unknown}");
         }
     }

@@ -5,15 +5,20 @@
 
 mod event;
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use mesh_openai::Event;
 use mesh_proto::v1;
 use mesh_proto::v1::generate_event::Event as Wire;
 use mesh_proto::v1::inference_client::InferenceClient;
 use mesh_routing::Candidate;
-use mesh_types::{ChatRequest, ErrorClass, Fault};
+use mesh_types::{ChatRequest, ErrorClass, Fault, ModelId, PeerId};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
 use crate::config::Limits;
@@ -21,18 +26,22 @@ use crate::peers::Peers;
 
 use event::Reader;
 
-pub(crate) use event::Event;
-
 /// Most replicas that are asked about one request.
 const MAX_ATTEMPTS: usize = 3;
 /// Most bytes of a peer's message that a client gets to see.
 const MAX_MESSAGE: usize = 2000;
+/// Most bytes of one message from a node: the tokens of the largest text that a client may send, with their pieces.
+const MAX_MESSAGE_BYTES: usize = 256 << 20;
 
 /// A run that a node has accepted.
 pub(crate) struct Run {
     events: Streaming<v1::GenerateEvent>,
     reader: Reader,
-    peer: String,
+    /// Events that are still to be given out.
+    ready: VecDeque<Event>,
+    peer: PeerId,
+    name: String,
+    prompt_tokens: u32,
     /// Paths of what the request asks of its schemas and the node does not enforce.
     relaxed: Vec<String>,
     presence: CancellationToken,
@@ -41,7 +50,7 @@ pub(crate) struct Run {
     deadline: Instant,
 }
 
-/// Opens `chat` at the first replica that accepts it.
+/// Opens `chat` at the first replica that accepts it, `preferred` before others.
 ///
 /// # Errors
 /// What the router says where there is no replica; a node's refusal; or what the first replica failed with, where all
@@ -49,10 +58,16 @@ pub(crate) struct Run {
 ///
 /// # Cancel safety
 /// Dropping it cancels the call.
-pub(crate) async fn open(peers: &dyn Peers, chat: &ChatRequest, limits: &Limits) -> Result<Run, Fault> {
+pub(crate) async fn open(
+    peers: &dyn Peers,
+    chat: &ChatRequest,
+    limits: &Limits,
+    preferred: Option<&PeerId>,
+) -> Result<Run, Fault> {
     let view = peers.view().borrow().clone();
-    let choice = mesh_routing::choose(&view, &chat.model)?;
+    let mut choice = mesh_routing::choose(&view, &chat.model)?;
     tracing::debug!(%choice, "replicas");
+    choice.candidates.sort_by_key(|candidate| Some(&candidate.peer) != preferred);
     let mut first_fault = None;
     for candidate in choice.candidates.iter().take(MAX_ATTEMPTS) {
         match open_at(peers, candidate, chat, limits).await {
@@ -76,14 +91,17 @@ fn another_may_do(fault: &Fault) -> bool {
 
 async fn open_at(peers: &dyn Peers, candidate: &Candidate, chat: &ChatRequest, limits: &Limits) -> Result<Run, Fault> {
     let presence = peers.presence(&candidate.peer);
-    let mut client = InferenceClient::new(peers.channel(&candidate.peer));
+    let mut client = client(peers, &candidate.peer);
     let name = &candidate.name;
     let accepting = async {
         let events = client.generate(v1::GenerateRequest::from(chat)).await.map_err(|status| fault(&status, name))?;
         let mut run = Run {
             events: events.into_inner(),
             reader: Reader::default(),
-            peer: name.clone(),
+            ready: VecDeque::new(),
+            peer: candidate.peer.clone(),
+            name: name.clone(),
+            prompt_tokens: 0,
             relaxed: Vec::new(),
             presence: presence.clone(),
             silence: limits.next_event,
@@ -107,6 +125,7 @@ impl Run {
     async fn started(&mut self) -> Result<(), Fault> {
         match self.message().await? {
             Wire::Started(started) => {
+                self.prompt_tokens = started.prompt_tokens;
                 self.relaxed = started.relaxed;
                 Ok(())
             }
@@ -129,30 +148,48 @@ impl Run {
     /// No event is lost by dropping it.
     pub(crate) async fn next(&mut self) -> Result<Event, Fault> {
         loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Ok(event);
+            }
             let presence = self.presence.clone();
             let message = tokio::select! {
                 // Events that have arrived come before the loss.
                 biased;
                 message = timeout_at(self.deadline, self.message()) => message.map_err(|_| {
-                    Fault::new(ErrorClass::Deadline, format!("{} has been silent for too long", self.peer))
+                    Fault::new(ErrorClass::Deadline, format!("{} has been silent for too long", self.name))
                 })??,
-                () = presence.cancelled() => return Err(lost(&self.peer)),
+                () = presence.cancelled() => return Err(lost(&self.name)),
             };
             self.deadline = Instant::now() + self.silence;
-            let event = match message {
+            match message {
                 Wire::Fault(fault) => return Err(from_peer(fault.into())),
-                message => self.reader.read(message).map_err(|malformed| self.violation(malformed.0))?,
-            };
-            if let Some(event) = event {
-                return Ok(event);
+                message => {
+                    let read = self.reader.read(message, &mut self.ready);
+                    let event = read.map_err(|malformed| violation(&self.name, malformed.0))?;
+                    self.ready.extend(event);
+                }
             }
         }
     }
 
     /// A fault for when the node breaks the protocol by `what`.
-    pub(crate) fn violation(&self, what: &str) -> Fault {
-        tracing::error!(peer = %self.peer, what, "the peer broke the protocol");
-        Fault::new(ErrorClass::PeerProtocol, format!("{} gave an answer that makes no sense", self.peer))
+    fn violation(&self, what: &str) -> Fault {
+        violation(&self.name, what)
+    }
+
+    /// The node that answers.
+    pub(crate) fn peer(&self) -> &PeerId {
+        &self.peer
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Tokens of the prompt.
+    pub(crate) fn prompt_tokens(&self) -> u32 {
+        self.prompt_tokens
     }
 
     async fn message(&mut self) -> Result<Wire, Fault> {
@@ -160,9 +197,92 @@ impl Run {
             Ok(Some(v1::GenerateEvent { event: Some(event) })) => Ok(event),
             Ok(Some(v1::GenerateEvent { event: None })) => Err(self.violation("an event of an unknown kind")),
             Ok(None) => Err(self.violation("an end without a finish")),
-            Err(status) => Err(fault(&status, &self.peer)),
+            Err(status) => Err(fault(&status, &self.name)),
         }
     }
+}
+
+/// A fault for when `peer` breaks the protocol by `what`.
+pub(crate) fn violation(peer: &str, what: &str) -> Fault {
+    tracing::error!(peer, what, "the peer broke the protocol");
+    Fault::new(ErrorClass::PeerProtocol, format!("{peer} gave an answer that makes no sense"))
+}
+
+/// The tokens of the prompt that `chat` would run.
+///
+/// # Errors
+/// A node's refusal, or why none answered.
+///
+/// # Cancel safety
+/// Dropping it cancels the call.
+pub(crate) async fn tokenize(
+    peers: &dyn Peers,
+    chat: &ChatRequest,
+    pieces: bool,
+    limits: &Limits,
+) -> Result<v1::TokenizeReply, Fault> {
+    let request = v1::TokenizeRequest { prompt: Some(v1::GenerateRequest::from(chat)), pieces };
+    let call = |mut client: InferenceClient<Channel>| {
+        let request = request.clone();
+        async move { client.tokenize(request).await }.boxed()
+    };
+    ask(peers, &chat.model, limits, call).await
+}
+
+/// The text of `tokens`.
+///
+/// # Errors
+/// A node's refusal, or why none answered.
+///
+/// # Cancel safety
+/// Dropping it cancels the call.
+pub(crate) async fn detokenize(
+    peers: &dyn Peers,
+    model: &ModelId,
+    tokens: Vec<i32>,
+    limits: &Limits,
+) -> Result<String, Fault> {
+    let request = v1::DetokenizeRequest { model: model.to_string(), tokens };
+    let call = |mut client: InferenceClient<Channel>| {
+        let request = request.clone();
+        async move { client.detokenize(request).await }.boxed()
+    };
+    Ok(ask(peers, model, limits, call).await?.text)
+}
+
+/// One call with one answer, at the first replica that gives it.
+async fn ask<T>(
+    peers: &dyn Peers,
+    model: &ModelId,
+    limits: &Limits,
+    call: impl Fn(InferenceClient<Channel>) -> BoxFuture<'static, Result<tonic::Response<T>, Status>>,
+) -> Result<T, Fault> {
+    let view = peers.view().borrow().clone();
+    let mut first_fault = None;
+    for candidate in mesh_routing::choose(&view, model)?.candidates.iter().take(MAX_ATTEMPTS) {
+        let (name, presence) = (&candidate.name, peers.presence(&candidate.peer));
+        let calling = call(client(peers, &candidate.peer));
+        let outcome = tokio::select! {
+            biased;
+            answered = timeout(limits.first_event, calling) => match answered {
+                Ok(answered) => answered.map_err(|status| fault(&status, name)),
+                Err(_) => Err(Fault::new(ErrorClass::Deadline, format!("{name} did not answer in time"))),
+            },
+            () = presence.cancelled() => Err(lost(name)),
+        };
+        match outcome {
+            Ok(answered) => return Ok(answered.into_inner()),
+            Err(fault) if another_may_do(&fault) => {
+                first_fault.get_or_insert(fault);
+            }
+            Err(fault) => return Err(fault),
+        }
+    }
+    Err(first_fault.unwrap_or_else(|| Fault::unavailable("no replica of the model can be reached")))
+}
+
+fn client(peers: &dyn Peers, peer: &PeerId) -> InferenceClient<Channel> {
+    InferenceClient::new(peers.channel(peer)).max_decoding_message_size(MAX_MESSAGE_BYTES)
 }
 
 /// The fault in `status`. A status that carries none was not made by the node's inference service but on the way to it.

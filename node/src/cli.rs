@@ -71,6 +71,9 @@ pub struct NodeArgs {
     /// A model to serve: the path of a .gguf file (the first shard of a sharded one). May be repeated.
     #[arg(long = "model", value_name = "REF")]
     pub models: Vec<String>,
+    /// Answer from the script in this file instead of from the models' weights: for tests of clients. /v1/models says so.
+    #[arg(long, value_name = "FILE")]
+    pub scripted: Option<PathBuf>,
     /// This node's name in the mesh [default: the host name].
     #[arg(long)]
     pub name: Option<String>,

@@ -10,6 +10,7 @@ pub mod cli;
 pub mod holdings;
 pub mod inspect;
 pub mod logs;
+pub mod script;
 pub mod serve;
 pub mod settings;
 pub mod stages;

@@ -72,6 +72,8 @@ pub struct ModelSettings {
     pub chat_template: Option<PathBuf>,
     /// Tools are called by the text convention, whatever the template can do.
     pub force_tool_emulation: bool,
+    /// A script that answers instead of its weights.
+    pub scripted: Option<PathBuf>,
 }
 
 /// How the stages of this node run.
@@ -122,6 +124,7 @@ struct ConfigModel {
     split: Option<String>,
     chat_template: Option<PathBuf>,
     force_tool_emulation: Option<bool>,
+    scripted: Option<PathBuf>,
 }
 
 impl Settings {
@@ -207,6 +210,7 @@ fn models(args: &NodeArgs, file: &ConfigFile) -> Result<Vec<ModelSettings>, Sett
             split: split.unwrap_or_else(|| default_split.clone()),
             chat_template: model.chat_template.as_ref().or(default_template).cloned(),
             force_tool_emulation: model.force_tool_emulation.unwrap_or(force_tool_emulation),
+            scripted: model.scripted.as_ref().or(args.scripted.as_ref()).cloned(),
             name,
         });
     }
@@ -224,6 +228,7 @@ fn models(args: &NodeArgs, file: &ConfigFile) -> Result<Vec<ModelSettings>, Sett
             split: default_split.clone(),
             chat_template: default_template.cloned(),
             force_tool_emulation,
+            scripted: args.scripted.clone(),
         });
     }
     for (name, split) in by_model {

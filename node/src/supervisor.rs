@@ -7,6 +7,7 @@
 mod load;
 mod moves;
 mod placement;
+mod scripted;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -317,7 +318,7 @@ impl Supervisor {
             active: 0,
             queued: 0,
             last_forward_ms: None,
-            scripted: false,
+            scripted: self.model.script.is_some(),
             tools: self.model.capability.strategy.to_string(),
         }
     }

@@ -88,6 +88,7 @@ pub fn finished(reason: FinishReason, usage: Usage) -> v1::Finished {
         prompt_tokens: usage.prompt_tokens,
         completion_tokens: usage.completion_tokens,
         cached_tokens: usage.cached_tokens,
+        stop: None,
     }
 }
 

@@ -31,19 +31,7 @@ pub enum Event {
 /// # Panics
 /// Where the server cannot be reached or breaks the protocol.
 pub fn send(method: &str, base: &str, path: &str, body: Option<&[u8]>) -> Answer {
-    let rest = base.strip_prefix("http://").expect("a base URL");
-    let (host, prefix) =
-        rest.split_once('/').map_or((rest, String::new()), |(host, prefix)| (host, format!("/{prefix}")));
-    let prefix = if path.starts_with("/health") { String::new() } else { prefix };
-    let mut stream = TcpStream::connect(host).expect("the gateway listens");
-    stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a limit can be set");
-    let body = body.unwrap_or_default();
-    let head = format!(
-        "{method} {prefix}{path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
-         Connection: close\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).expect("the request goes out");
+    let stream = request(method, base, path, body);
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line).expect("a status line");
@@ -60,6 +48,24 @@ pub fn send(method: &str, base: &str, path: &str, body: Option<&[u8]>) -> Answer
     Answer { status, headers, reader, pending: String::new() }
 }
 
+fn request(method: &str, base: &str, path: &str, body: Option<&[u8]>) -> TcpStream {
+    let rest = base.strip_prefix("http://").expect("a base URL");
+    let (host, prefix) =
+        rest.split_once('/').map_or((rest, String::new()), |(host, prefix)| (host, format!("/{prefix}")));
+    let at_root = ["/health", "/tokenize", "/detokenize"].contains(&path);
+    let prefix = if at_root { String::new() } else { prefix };
+    let mut stream = TcpStream::connect(host).expect("the gateway listens");
+    stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a limit can be set");
+    let body = body.unwrap_or_default();
+    let head = format!(
+        "{method} {prefix}{path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).expect("the request goes out");
+    stream
+}
+
 /// `GET`.
 pub fn get(base: &str, path: &str) -> (u16, Value) {
     send("GET", base, path, None).json()
@@ -68,6 +74,11 @@ pub fn get(base: &str, path: &str) -> (u16, Value) {
 /// `POST` of JSON.
 pub fn post(base: &str, path: &str, body: &Value) -> Answer {
     send("POST", base, path, Some(body.to_string().as_bytes()))
+}
+
+/// `POST` of JSON whose answer is not waited for; dropping the connection is how a client goes away.
+pub fn post_only(base: &str, path: &str, body: &Value) -> TcpStream {
+    request("POST", base, path, Some(body.to_string().as_bytes()))
 }
 
 impl Answer {
@@ -99,7 +110,8 @@ impl Answer {
             let line = self.body_line()?;
             match line.trim_end() {
                 "" => {}
-                comment if comment.starts_with(':') => {}
+                // Names of events stand in their data as well.
+                other if other.starts_with(':') || other.starts_with("event: ") => {}
                 "data: [DONE]" => return Some(Event::Done),
                 data => {
                     let json = data.strip_prefix("data: ").unwrap_or_else(|| panic!("no event line: {data}"));

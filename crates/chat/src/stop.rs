@@ -13,6 +13,8 @@ pub struct StopScanner {
     /// The end of the text so far that is the beginning of a stop string; not yet given out.
     held: String,
     stopped: bool,
+    /// The stop string that ended the answer.
+    found: Option<String>,
 }
 
 /// What comes of one piece of text.
@@ -28,7 +30,12 @@ impl StopScanner {
     /// Watches for `stops`. Empty ones are passed over.
     pub fn new<S: AsRef<str>>(stops: impl IntoIterator<Item = S>) -> Self {
         let stops = stops.into_iter().filter(|stop| !stop.as_ref().is_empty());
-        Self { stops: stops.map(|stop| Matcher::new(stop.as_ref())).collect(), held: String::new(), stopped: false }
+        Self {
+            stops: stops.map(|stop| Matcher::new(stop.as_ref())).collect(),
+            held: String::new(),
+            stopped: false,
+            found: None,
+        }
     }
 
     /// Takes the next text and gives what can no longer be part of a stop string. After a stop: nothing.
@@ -42,6 +49,7 @@ impl StopScanner {
             let complete = self.stops.iter_mut().filter_map(|stop| stop.step(byte)).max();
             if let Some(len) = complete {
                 self.stopped = true;
+                self.found = self.held.get(before + index + 1 - len..before + index + 1).map(str::to_owned);
                 self.held.truncate(before + index + 1 - len);
                 return Stopped { text: mem::take(&mut self.held), stopped: true };
             }
@@ -49,6 +57,11 @@ impl StopScanner {
         let hold = self.stops.iter().map(|stop| stop.matched).max().unwrap_or(0);
         let rest = self.held.split_off(self.held.len() - hold);
         Stopped { text: mem::replace(&mut self.held, rest), stopped: false }
+    }
+
+    /// The stop string that ended the answer, once one did.
+    pub fn matched(&self) -> Option<&str> {
+        self.found.as_deref()
     }
 
     /// Ends the answer: what was held back is text after all.

@@ -215,8 +215,7 @@ fn sampling(metadata: &Metadata) -> Result<SamplingOverrides, HeaderError> {
         top_k: top_k.map(|k| u32::try_from(k.max(0)).unwrap_or(u32::MAX)),
         top_p: metadata.f32("general.sampling.top_p")?,
         min_p: metadata.f32("general.sampling.min_p")?,
-        seed: None,
-        ignore_eos: None,
+        ..SamplingOverrides::default()
     })
 }
 

@@ -208,6 +208,12 @@ impl Mesh {
         }
     }
 
+    /// A key for `purpose` that every member of this mesh derives alike, and nobody else can. Changes with the mesh's
+    /// secret.
+    pub fn derive_key(&self, purpose: &str) -> [u8; 32] {
+        self.core.membership().secret().derive(purpose)
+    }
+
     /// Multiaddresses at which others can reach this node, `/p2p/` part included.
     pub fn listen_addresses(&self) -> Vec<String> {
         self.core.full_addresses().iter().map(Multiaddr::to_string).collect()

@@ -23,6 +23,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hmac::{Hmac, Mac as _};
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use sha2::{Digest as _, Sha256};
@@ -43,6 +44,15 @@ pub struct MeshId(pub [u8; 16]);
 /// The invite secret. Wiped from memory when dropped; never printed.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub struct Secret(pub(crate) [u8; 32]);
+
+impl Secret {
+    /// A key for `purpose` from which neither this secret nor the key for another purpose can be found.
+    pub(crate) fn derive(&self, purpose: &str) -> [u8; 32] {
+        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.0) else { unreachable!("HMAC takes any key") };
+        mac.update(purpose.as_bytes());
+        mac.finalize().into_bytes().into()
+    }
+}
 
 /// A decoded join token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -323,6 +333,14 @@ mod tests {
             .map(|address| address.parse().unwrap())
             .collect(),
         }
+    }
+
+    #[test]
+    fn keys_differ_by_purpose_and_secret() {
+        let (one, two) = (Secret([1; 32]), Secret([2; 32]));
+        assert_eq!(one.derive("a"), Secret([1; 32]).derive("a"));
+        assert_ne!(one.derive("a"), one.derive("b"));
+        assert_ne!(one.derive("a"), two.derive("a"));
     }
 
     #[test]

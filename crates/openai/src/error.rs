@@ -1,9 +1,12 @@
-//! Every error that an HTTP client can see: its status, its OpenAI error object, and the faults that it comes from.
+//! Every error that an HTTP client can see: its status, its error object in OpenAI's and in Anthropic's shape, and the
+//! faults that it comes from.
 //!
-//! The only file that knows status codes. Shapes: <https://platform.openai.com/docs/guides/error-codes/api-errors>.
+//! The only file that knows status codes. Shapes: <https://platform.openai.com/docs/guides/error-codes/api-errors> and
+//! <https://docs.anthropic.com/en/api/errors>.
 
 use mesh_types::{ErrorClass, Fault};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 /// An error as the client gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,13 +69,53 @@ const CLASSES: [Row; 7] = [
 ];
 const INTERNAL: Row = row(ErrorClass::Internal, 500, SERVER, Some("internal_error"));
 
+/// A code that errors carry, for `docs/errors.md`.
+pub struct Code {
+    /// The code.
+    pub code: &'static str,
+    /// The statuses that it comes with.
+    pub statuses: &'static [u16],
+    /// When it comes, and what helps.
+    pub when: &'static str,
+}
+
+const fn code(code: &'static str, statuses: &'static [u16], when: &'static str) -> Code {
+    Code { code, statuses, when }
+}
+
+/// All codes; a test of the workspace compares them with those that its sources give.
+#[rustfmt::skip]
+pub const CODES: &[Code] = &[
+    code("unsupported_parameter", &[400], "The request asks for something that is known and not served; `param` names it."),
+    code("context_length_exceeded", &[400], "The prompt does not fit the model's context. Nothing was computed."),
+    code("invalid_function_parameters", &[400], "A function's schema that is called strict is none in the dialect's sense; `param` names it."),
+    code("invalid_api_key", &[401], "The gateway has a key, and the request has none or another."),
+    code("origin_not_allowed", &[403], "A page of another site (`Origin`) asks a gateway that has no key: give it one."),
+    code("model_not_found", &[404], "No node of the mesh serves the model; the message says which are served."),
+    code("unknown_url", &[404], "Nothing is served at that path."),
+    code("method_not_allowed", &[405], "The path is served, with the methods in `Allow`."),
+    code("request_timeout", &[408], "The request's body did not arrive in time."),
+    code("model_conflict", &[503], "Nodes serve different files under that name; nobody can say which is meant."),
+    code("request_too_large", &[413], "The request's body, or what it unpacks to, is over the limit."),
+    code("unsupported_encoding", &[415], "The body is packed in a way that is not served; `gzip` and `deflate` are."),
+    code("overloaded", &[429], "As many requests as may wait are waiting, here or at the node: try again after `Retry-After` seconds."),
+    code("internal_error", &[500], "A fault of the product or of a model's computation."),
+    code("bad_gateway", &[502], "A node broke the protocol between nodes."),
+    code("model_unavailable", &[503], "The model is known, and no replica answers now; the message says what is missing."),
+    code("model_not_ready", &[503], "The model is being loaded or placed again."),
+    code("peer_lost", &[503], "The connection to the node that answered was lost."),
+    code("unavailable", &[503], "Something that is needed is missing now."),
+    code("deadline_exceeded", &[504], "A node did not answer in time."),
+    code("cancelled", &[499], "The client went away: in logs alone."),
+];
+
 impl ApiError {
     /// No API key, or a wrong one: 401.
     pub fn unauthorized(given: bool) -> Self {
         let message = if given {
             "The API key is not the one of this gateway."
         } else {
-            "This gateway needs an API key: send it as `Authorization: Bearer KEY`."
+            "This gateway needs an API key: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`."
         };
         Self::invalid(401, message, "invalid_api_key")
     }
@@ -97,6 +140,39 @@ impl ApiError {
     pub fn too_large(limit_bytes: usize) -> Self {
         let message = format!("The request's body is larger than {} MiB.", limit_bytes >> 20);
         Self::invalid(413, message, "request_too_large")
+    }
+
+    /// A page from elsewhere asks a gateway that has no key: 403.
+    pub fn foreign_origin(origin: &str) -> Self {
+        let message =
+            format!("This gateway has no API key, and answers pages of this machine alone, not of `{origin}`.");
+        Self::invalid(403, message, "origin_not_allowed")
+    }
+
+    /// A body in an encoding that is not served: 415.
+    pub fn unsupported_encoding(encoding: &str) -> Self {
+        let message = format!("The content encoding `{encoding}` is not supported: use gzip, deflate or none.");
+        Self::invalid(415, message, "unsupported_encoding")
+    }
+
+    /// Anthropic's error object. `request` is the request's id, where it is to stand in it.
+    pub fn anthropic(&self, request: Option<&str>) -> Value {
+        let kind = match self.status {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            504 => "timeout_error",
+            400..=499 => "invalid_request_error",
+            503 => "overloaded_error",
+            _ => "api_error",
+        };
+        let mut object = json!({"type": "error", "error": {"type": kind, "message": self.error.message}});
+        if let Some(request) = request {
+            object["request_id"] = json!(request);
+        }
+        object
     }
 
     /// `{"error": {…}}` as JSON.
@@ -145,6 +221,27 @@ mod tests {
         assert_eq!(status(ErrorClass::PeerProtocol), 502);
         assert_eq!(status(ErrorClass::Internal), 500);
         assert_eq!(status(ErrorClass::Cancelled), 499);
+    }
+
+    #[test]
+    fn an_error_has_anthropics_shape_too() {
+        let error = ApiError::from(Fault::new(ErrorClass::Overloaded, "full"));
+        let expected =
+            json!({"type": "error", "error": {"type": "rate_limit_error", "message": "full"}, "request_id": "r"});
+        assert_eq!(error.anthropic(Some("r")), expected);
+        assert_eq!(ApiError::unauthorized(true).anthropic(None)["error"]["type"], "authentication_error");
+    }
+
+    #[test]
+    fn codes_are_listed_once() {
+        let mut codes: Vec<_> = CODES.iter().map(|code| code.code).collect();
+        codes.sort_unstable();
+        assert!(codes.windows(2).all(|pair| pair[0] != pair[1]));
+        let of_classes = CLASSES.iter().chain([&INTERNAL]).filter_map(|row| Some((row.code?, row.status)));
+        for (code, status) in of_classes {
+            let listed = CODES.iter().find(|listed| listed.code == code);
+            assert!(listed.is_some_and(|listed| listed.statuses.contains(&status)), "{code}");
+        }
     }
 
     #[test]

@@ -1,18 +1,38 @@
-//! The OpenAI chat completions dialect: reading a request's JSON into the canonical [`mesh_types::ChatRequest`], and
+//! The dialects in which clients ask: reading a request's JSON into the canonical [`mesh_types::ChatRequest`], and
 //! writing answers, streams and errors in the dialect's shapes.
 //!
-//! Pure: bytes in, bytes out; no sockets, no clock, no randomness (ids and times are given by the caller). It knows no
-//! peers and no templates. Start with [`parse`] for requests, [`stream::ChunkWriter`] for streamed answers,
-//! [`response::completion`] for whole ones and [`error::ApiError`] for every error that a client can see.
+//! Pure: bytes in, bytes out; no sockets, no clock, no randomness, no keys (the caller gives them in [`Context`]). It
+//! knows no peers and no templates. Start with [`parse`] for requests, whose [`Reply`] writes the answer, with
+//! [`Event`] for what an answer is made of, with [`error::ApiError`] for every error that a client can see, and with
+//! [`fields`] for what is done with each field.
 #![forbid(unsafe_code)]
 
+mod completions;
+pub mod docs;
 pub mod error;
-pub mod request;
+mod event;
+pub mod fields;
+mod json;
+mod logprobs;
+mod messages;
+pub mod openapi;
+mod reply;
+mod request;
 pub mod response;
+mod responses;
+mod seal;
+mod settings;
 pub mod sse;
-pub mod stream;
+mod stream;
+#[cfg(test)]
+mod testkit;
+pub mod tokens;
 
 pub use error::ApiError;
-pub use request::{ParsedChat, parse};
-pub use response::{Answer, Head, Model, ModelList};
-pub use stream::ChunkWriter;
+pub use event::{Answer, Event, Part, TokenLogprob};
+pub use messages::{count_tokens, token_count};
+pub use reply::{Context, Dialect, Parsed, Reply, parse};
+pub use request::{MAX_TOOL_NAME, MAX_TOOLS};
+pub use response::{Model, ModelList};
+pub use seal::Seal;
+pub use settings::{MAX_CHOICES, MAX_STOPS};

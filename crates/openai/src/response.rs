@@ -4,6 +4,10 @@
 use mesh_types::{FinishReason, ToolCall, Usage};
 use serde::Serialize;
 
+use crate::event::{Answer, total};
+use crate::logprobs::ChatLogprobs;
+use crate::reply::Context;
+
 /// What all parts of one answer share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
@@ -13,6 +17,13 @@ pub struct Head {
     pub created: u64,
     /// The model's name.
     pub model: String,
+}
+
+impl Head {
+    /// The head of the answer to the request of `context`; its id begins with `prefix`.
+    pub(crate) fn new(prefix: &str, model: &str, context: &Context) -> Self {
+        Self { id: format!("{prefix}{}", context.unique), created: context.created, model: model.to_owned() }
+    }
 }
 
 /// Token counts, in the dialect's shape.
@@ -55,7 +66,7 @@ struct Completion<'a> {
     object: &'static str,
     created: u64,
     model: &'a str,
-    choices: [Choice<'a>; 1],
+    choices: Vec<Choice<'a>>,
     usage: UsageObject,
 }
 
@@ -63,17 +74,17 @@ struct Completion<'a> {
 struct Choice<'a> {
     index: u32,
     message: AssistantMessage<'a>,
-    logprobs: Option<()>,
+    logprobs: Option<ChatLogprobs>,
     finish_reason: &'static str,
 }
 
 #[derive(Serialize)]
 struct AssistantMessage<'a> {
     role: &'static str,
-    content: Option<&'a str>,
+    content: Option<String>,
     refusal: Option<()>,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    reasoning_content: &'a str,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reasoning_content: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<Call<'a>>,
 }
@@ -92,28 +103,14 @@ struct Function<'a> {
     arguments: &'a str,
 }
 
-/// All that a model said and did in one answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
-    /// What it said.
-    pub content: String,
-    /// What it thought before; empty: nothing.
-    pub reasoning: String,
-    /// The tools that it calls.
-    pub calls: Vec<ToolCall>,
-}
-
-impl Answer {
-    fn message(&self) -> AssistantMessage<'_> {
+impl<'a> From<&'a Answer> for AssistantMessage<'a> {
+    fn from(answer: &'a Answer) -> Self {
+        let (content, reasoning_content) = (answer.text(), answer.reasoning());
+        let tool_calls: Vec<_> = answer.calls().map(Call::from).collect();
         // An answer that is empty altogether still is text.
-        let is_silent = self.content.is_empty() && !(self.reasoning.is_empty() && self.calls.is_empty());
-        AssistantMessage {
-            role: "assistant",
-            content: (!is_silent).then_some(&self.content),
-            refusal: None,
-            reasoning_content: &self.reasoning,
-            tool_calls: self.calls.iter().map(Call::from).collect(),
-        }
+        let is_silent = content.is_empty() && !(reasoning_content.is_empty() && tool_calls.is_empty());
+        let content = (!is_silent).then_some(content);
+        Self { role: "assistant", content, refusal: None, reasoning_content, tool_calls }
     }
 }
 
@@ -125,22 +122,29 @@ impl<'a> From<&'a ToolCall> for Call<'a> {
 }
 
 /// A whole chat completion as JSON.
-pub fn completion(head: &Head, answer: &Answer, reason: FinishReason, usage: Usage) -> Vec<u8> {
-    let message = answer.message();
-    let choice = Choice { index: 0, message, logprobs: None, finish_reason: finish_reason(reason) };
+pub(crate) fn completion(head: &Head, answers: &[Answer]) -> Vec<u8> {
     let completion = Completion {
         id: &head.id,
         object: "chat.completion",
         created: head.created,
         model: &head.model,
-        choices: [choice],
-        usage: usage.into(),
+        choices: answers
+            .iter()
+            .enumerate()
+            .map(|(index, answer)| Choice {
+                index: index as u32,
+                message: AssistantMessage::from(answer),
+                logprobs: ChatLogprobs::of(&answer.logprobs),
+                finish_reason: finish_reason(answer.reason()),
+            })
+            .collect(),
+        usage: total(answers, answers.len()).into(),
     };
     // Struct fields and strings only: serialising them cannot fail.
     serde_json::to_vec(&completion).unwrap_or_default()
 }
 
-/// One entry of `/v1/models`, with this product's additions under `meta`.
+/// One entry of `/v1/models`, with this product's additions under `x-mesh`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Model {
     /// The name it is served under.
@@ -148,8 +152,11 @@ pub struct Model {
     object: &'static str,
     created: u64,
     owned_by: &'static str,
+    /// Tokens one sequence can hold, where vLLM's clients look for it.
+    max_model_len: u32,
     /// What this product knows beyond the dialect.
-    pub meta: ModelMeta,
+    #[serde(rename = "x-mesh")]
+    pub mesh: ModelMeta,
 }
 
 /// How a model is served.
@@ -159,16 +166,35 @@ pub struct ModelMeta {
     pub context: u32,
     /// Layers in all.
     pub layers: u32,
-    /// Node names in stage order, of each replica.
-    pub replicas: Vec<Vec<String>>,
+    /// How it calls tools: `native (FORMAT)`, or `emulated: REASON`.
+    pub tools: String,
+    /// Where it runs: one for each replica.
+    pub replicas: Vec<Replica>,
     /// Whether a script answers instead of weights.
     pub scripted: bool,
 }
 
+/// One replica of a model: a chain of stages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Replica {
+    /// Its stages in their order.
+    pub stages: Vec<StagePlace>,
+}
+
+/// Where a stage runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StagePlace {
+    /// The node's name.
+    pub node: String,
+    /// Its layers, as in `0-14`; empty: not said.
+    pub layers: String,
+}
+
 impl Model {
     /// The entry of the model `id`; `created` is Unix time in seconds.
-    pub fn new(id: impl Into<String>, created: u64, meta: ModelMeta) -> Self {
-        Self { id: id.into(), object: "model", created, owned_by: "mesh-node", meta }
+    pub fn new(id: impl Into<String>, created: u64, mesh: ModelMeta) -> Self {
+        let max_model_len = mesh.context;
+        Self { id: id.into(), object: "model", created, owned_by: "mesh-node", max_model_len, mesh }
     }
 }
 
@@ -190,14 +216,22 @@ impl ModelList {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Part;
     use serde_json::{Value, json};
+
+    fn answer(parts: Vec<Part>, reason: FinishReason) -> Answer {
+        let end = Some((reason, Usage { prompt_tokens: 5, completion_tokens: 2, cached_tokens: 4 }));
+        Answer { parts, end, ..Answer::default() }
+    }
+
+    fn whole(answers: &[Answer]) -> Value {
+        let head = Head { id: "chatcmpl-1".into(), created: 7, model: "m".into() };
+        serde_json::from_slice(&completion(&head, answers)).unwrap()
+    }
 
     #[test]
     fn a_completion_has_the_dialects_shape() {
-        let head = Head { id: "chatcmpl-1".into(), created: 7, model: "m".into() };
-        let usage = Usage { prompt_tokens: 5, completion_tokens: 2, cached_tokens: 4 };
-        let answer = Answer { content: "hi".into(), ..Answer::default() };
-        let body: Value = serde_json::from_slice(&completion(&head, &answer, FinishReason::Length, usage)).unwrap();
+        let body = whole(&[answer(vec![Part::Text("hi".into())], FinishReason::Length)]);
         let expected = json!({
             "id": "chatcmpl-1", "object": "chat.completion", "created": 7, "model": "m",
             "choices": [{
@@ -212,40 +246,53 @@ mod tests {
         assert_eq!(body, expected);
     }
 
-    /// The message and the finish reason of a completion.
-    fn message(answer: &Answer) -> Value {
-        let head = Head { id: "chatcmpl-1".into(), created: 7, model: "m".into() };
-        let body = completion(&head, answer, FinishReason::ToolCalls, Usage::default());
-        let body: Value = serde_json::from_slice(&body).unwrap();
+    #[test]
+    fn choices_are_indexed_and_their_prompt_counts_once() {
+        let said = |text: &str| answer(vec![Part::Text(text.into())], FinishReason::Stop);
+        let body = whole(&[said("a"), said("b"), said("c")]);
+        let seen = |index: usize| {
+            (body["choices"][index]["index"].clone(), body["choices"][index]["message"]["content"].clone())
+        };
+        assert_eq!(
+            [seen(0), seen(1), seen(2)],
+            [(json!(0), json!("a")), (json!(1), json!("b")), (json!(2), json!("c"))]
+        );
+        assert_eq!(body["usage"]["prompt_tokens"], 5);
+        assert_eq!(body["usage"]["completion_tokens"], 6);
+        assert_eq!(body["usage"]["total_tokens"], 11);
+    }
+
+    /// The message of a completion.
+    fn message(parts: Vec<Part>) -> Value {
+        let body = whole(&[answer(parts, FinishReason::ToolCalls)]);
         assert_eq!(body["choices"][0]["finish_reason"], "tool_calls");
         body["choices"][0]["message"].clone()
     }
 
     #[test]
     fn calls_stand_in_an_array_and_silence_is_null() {
-        let call =
-            |id: &str, arguments: &str| ToolCall { id: id.into(), name: "f".into(), arguments: arguments.into() };
-        let mut answer = Answer { calls: vec![call("a", "{\"x\": 1.0 }"), call("b", "{}")], ..Answer::default() };
-        let calls = json!([
+        let call = |id: &str, arguments: &str| {
+            Part::Call(ToolCall { id: id.into(), name: "f".into(), arguments: arguments.into() })
+        };
+        let calls = || [call("a", "{\"x\": 1.0 }"), call("b", "{}")];
+        let shown = json!([
             {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1.0 }"}},
             {"id": "b", "type": "function", "function": {"name": "f", "arguments": "{}"}},
         ]);
-        let expected = json!({"role": "assistant", "content": null, "refusal": null, "tool_calls": calls});
-        assert_eq!(message(&answer), expected);
-        answer.content = "Let me see.".into();
-        answer.reasoning = "Hm.".into();
+        let expected = json!({"role": "assistant", "content": null, "refusal": null, "tool_calls": shown});
+        assert_eq!(message(calls().into()), expected);
+        let parts = [Part::Reasoning("Hm.".into()), Part::Text("Let me see.".into())].into_iter().chain(calls());
         let expected = json!({
             "role": "assistant", "content": "Let me see.", "refusal": null, "reasoning_content": "Hm.",
-            "tool_calls": calls,
+            "tool_calls": shown,
         });
-        assert_eq!(message(&answer), expected);
+        assert_eq!(message(parts.collect()), expected);
     }
 
     #[test]
     fn an_empty_answer_is_an_empty_text() {
-        assert_eq!(message(&Answer::default())["content"], "");
-        let thought = Answer { reasoning: "Hm.".into(), ..Answer::default() };
-        assert_eq!(message(&thought)["content"], Value::Null);
+        assert_eq!(message(Vec::new())["content"], "");
+        assert_eq!(message(vec![Part::Reasoning("Hm.".into())])["content"], Value::Null);
     }
 
     #[test]

@@ -8,6 +8,13 @@ pub const DONE: &[u8] = b"data: [DONE]\n\n";
 /// A comment, which clients skip: it keeps the connection from looking dead while a long prompt is read.
 pub const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
+/// `event: NAME`, then `data: {…}`.
+pub fn named(name: &str, value: &impl Serialize) -> Vec<u8> {
+    let mut out = format!("event: {name}\n").into_bytes();
+    out.extend(event(value));
+    out
+}
+
 /// `data: {…}\n\n`. JSON text holds no raw line breaks, so one line is always enough.
 pub fn event(value: &impl Serialize) -> Vec<u8> {
     let mut out = b"data: ".to_vec();

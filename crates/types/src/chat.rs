@@ -19,6 +19,10 @@ pub struct ChatRequest {
     pub max_tokens: Option<u32>,
     /// What the client set of the sampling; unset fields take the model's, then the product's defaults.
     pub sampling: SamplingOverrides,
+    /// Added to the logits of tokens; see [`crate::GenerateSpec::logit_bias`].
+    pub logit_bias: Vec<(TokenId, f32)>,
+    /// How many of the most likely tokens are reported with each drawn one and its log probability; `None`: nothing is.
+    pub logprobs: Option<u8>,
     /// Texts that end the answer and are not part of it.
     pub stop: Vec<String>,
     /// The tools that the model may call, no two of one name; empty: none.
@@ -221,6 +225,14 @@ pub struct SamplingOverrides {
     pub top_p: Option<f32>,
     /// See [`crate::Sampling::min_p`].
     pub min_p: Option<f32>,
+    /// See [`crate::Sampling::repeat_penalty`].
+    pub repeat_penalty: Option<f32>,
+    /// See [`crate::Sampling::repeat_last_n`].
+    pub repeat_last_n: Option<u32>,
+    /// See [`crate::Sampling::presence_penalty`].
+    pub presence_penalty: Option<f32>,
+    /// See [`crate::Sampling::frequency_penalty`].
+    pub frequency_penalty: Option<f32>,
     /// See [`crate::Sampling::seed`]; unset: drawn at random.
     pub seed: Option<u64>,
     /// See [`crate::Sampling::ignore_eos`].

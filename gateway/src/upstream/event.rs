@@ -1,86 +1,68 @@
 //! A node's events, checked: in their order, bounded, and only what a dialect has words for.
 
+use std::collections::VecDeque;
+
+use mesh_openai::{Event, TokenLogprob};
 use mesh_proto::convert::Malformed;
 use mesh_proto::v1;
 use mesh_proto::v1::generate_event::Event as Wire;
-use mesh_types::{FinishReason, Usage};
+use mesh_types::FinishReason;
 
 /// Most calls in one answer. A model that makes more is going round in circles.
 const MAX_CALLS: u32 = 1024;
 /// Most bytes of a call's id and of its tool's name, each.
 const MAX_NAME: usize = 1024;
 
-/// What happens in a run, in order. [`Event::Finished`] is the last.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Event {
-    /// More text; never empty.
-    Text(String),
-    /// More of what the model thinks; never empty.
-    Reasoning(String),
-    /// A call of a tool begins.
-    Call {
-        /// Counts the calls from 0.
-        index: u32,
-        /// Names the call.
-        id: String,
-        /// The tool.
-        name: String,
-    },
-    /// More of the arguments of a call that has begun; never empty.
-    Arguments {
-        /// The call.
-        index: u32,
-        /// JSON text, to be appended.
-        text: String,
-    },
-    /// The run is over, and went well.
-    Finished(FinishReason, Usage),
-}
-
-impl Event {
-    /// Bytes of text in it.
-    pub(crate) fn bytes(&self) -> usize {
-        match self {
-            Self::Text(text) | Self::Reasoning(text) | Self::Arguments { text, .. } => text.len(),
-            Self::Call { id, name, .. } => id.len() + name.len(),
-            Self::Finished(..) => 0,
-        }
-    }
-}
-
 /// Reads the events of one run.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     /// How many calls have begun.
     calls: u32,
+    /// Whether the last one may still get arguments.
+    open: bool,
 }
 
 impl Reader {
-    /// The event in `message`; `None`: it is no news for a client.
+    /// The event in `message`; `None`: it is no news for a client. What comes before it goes into `before`.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(super) fn read(&mut self, message: Wire) -> Result<Option<Event>, Malformed> {
-        Ok(match message {
+    pub(super) fn read(&mut self, message: Wire, before: &mut VecDeque<Event>) -> Result<Option<Event>, Malformed> {
+        let event = match message {
             Wire::Started(_) => return Err(Malformed("a second start")),
             Wire::Fault(_) => return Err(Malformed("a fault that is no end")),
-            Wire::Delta(v1::Delta { text, .. }) => (!text.is_empty()).then_some(Event::Text(text)),
+            Wire::Delta(v1::Delta { text, logprobs, .. }) => {
+                if !logprobs.is_empty() {
+                    before.push_back(Event::Logprobs(logprobs.into_iter().map(logprob).collect()));
+                }
+                (!text.is_empty()).then_some(Event::Text(text))
+            }
             Wire::Reasoning(v1::ReasoningDelta { text }) => (!text.is_empty()).then_some(Event::Reasoning(text)),
             Wire::ToolCallStart(start) => Some(self.start(start)?),
             Wire::ToolCallDelta(v1::ToolCallDelta { index, .. }) if index >= self.calls => {
                 return Err(Malformed("arguments of a call that has not begun"));
             }
+            Wire::ToolCallDelta(v1::ToolCallDelta { index, .. }) if !self.open || index + 1 != self.calls => {
+                return Err(Malformed("arguments of a call that is over"));
+            }
             Wire::ToolCallDelta(v1::ToolCallDelta { index, text }) => {
                 (!text.is_empty()).then_some(Event::Arguments { index, text })
             }
-            Wire::Finished(finished) => {
+            Wire::Finished(mut finished) => {
+                before.extend(finished.stop.take().map(Event::Stop));
                 let (reason, usage) = finished.try_into()?;
                 if reason == FinishReason::ToolCalls && self.calls == 0 {
                     return Err(Malformed("an end with calls, of which there are none"));
                 }
                 Some(Event::Finished(reason, usage))
             }
-        })
+        };
+        match event {
+            Some(Event::Call { .. }) => self.open = true,
+            Some(Event::Text(_) | Event::Reasoning(_)) => self.open = false,
+            Some(Event::Arguments { .. } | Event::Logprobs(_) | Event::Stop(_) | Event::Finished(..)) | None => {}
+        }
+        Ok(event)
     }
 
     fn start(&mut self, start: v1::ToolCallStart) -> Result<Event, Malformed> {
@@ -99,10 +81,33 @@ impl Reader {
     }
 }
 
+fn logprob(token: v1::TokenLogprob) -> TokenLogprob {
+    let top = token.top.into_iter().map(|top| (top.piece, top.logprob)).collect();
+    TokenLogprob { piece: token.piece, logprob: token.logprob, top }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use mesh_proto::convert::finished;
+    use mesh_types::Usage;
+
+    fn read(reader: &mut Reader, message: Wire) -> Result<Option<Event>, Malformed> {
+        reader.read(message, &mut VecDeque::new())
+    }
+
+    #[test]
+    fn log_probabilities_and_stop_strings_come_before() {
+        let (mut reader, mut before) = (Reader::default(), VecDeque::new());
+        let token = v1::TokenLogprob { piece: b"a".to_vec(), logprob: -1.0, top: Vec::new() };
+        let delta = v1::Delta { text: "a".into(), logprobs: vec![token], ..Default::default() };
+        assert_eq!(reader.read(Wire::Delta(delta), &mut before), Ok(Some(Event::Text("a".into()))));
+        let seen = TokenLogprob { piece: b"a".to_vec(), logprob: -1.0, top: Vec::new() };
+        assert_eq!(before.pop_front(), Some(Event::Logprobs(vec![seen])));
+        let end = v1::Finished { stop: Some("END".into()), ..finished(FinishReason::Stop, Usage::default()) };
+        assert!(reader.read(Wire::Finished(end), &mut before).is_ok());
+        assert_eq!(before.pop_front(), Some(Event::Stop("END".into())));
+    }
 
     fn call(index: u32, id: &str) -> Wire {
         Wire::ToolCallStart(v1::ToolCallStart { index, id: id.into(), name: "f".into() })
@@ -115,24 +120,26 @@ mod tests {
     #[test]
     fn calls_come_in_order() {
         let mut reader = Reader::default();
-        assert_eq!(reader.read(arguments(0, "{}")), Err(Malformed("arguments of a call that has not begun")));
-        assert_eq!(reader.read(call(1, "a")), Err(Malformed("a call out of order")));
+        assert_eq!(read(&mut reader, arguments(0, "{}")), Err(Malformed("arguments of a call that has not begun")));
+        assert_eq!(read(&mut reader, call(1, "a")), Err(Malformed("a call out of order")));
         let begun = Event::Call { index: 0, id: "a".into(), name: "f".into() };
-        assert_eq!(reader.read(call(0, "a")), Ok(Some(begun)));
-        assert_eq!(reader.read(call(0, "a")), Err(Malformed("a call out of order")));
-        assert_eq!(reader.read(arguments(0, "{}")), Ok(Some(Event::Arguments { index: 0, text: "{}".into() })));
-        assert_eq!(reader.read(arguments(0, "")), Ok(None));
-        assert!(reader.read(arguments(1, "{}")).is_err());
-        for index in 1..MAX_CALLS {
-            assert!(reader.read(call(index, "b")).is_ok());
+        assert_eq!(read(&mut reader, call(0, "a")), Ok(Some(begun)));
+        assert_eq!(read(&mut reader, call(0, "a")), Err(Malformed("a call out of order")));
+        assert_eq!(read(&mut reader, arguments(0, "{}")), Ok(Some(Event::Arguments { index: 0, text: "{}".into() })));
+        assert_eq!(read(&mut reader, arguments(0, "")), Ok(None));
+        assert!(read(&mut reader, arguments(1, "{}")).is_err());
+        assert!(read(&mut reader, call(1, "b")).is_ok());
+        assert_eq!(read(&mut reader, arguments(0, "{}")), Err(Malformed("arguments of a call that is over")));
+        for index in 2..MAX_CALLS {
+            assert!(read(&mut reader, call(index, "b")).is_ok());
         }
-        assert_eq!(reader.read(call(MAX_CALLS, "b")), Err(Malformed("calls without an end")));
+        assert_eq!(read(&mut reader, call(MAX_CALLS, "b")), Err(Malformed("calls without an end")));
     }
 
     #[test]
     fn a_call_has_an_id_and_a_name() {
         for id in ["", &"x".repeat(MAX_NAME + 1)] {
-            assert!(Reader::default().read(call(0, id)).is_err());
+            assert!(read(&mut Reader::default(), call(0, id)).is_err());
         }
     }
 
@@ -140,8 +147,8 @@ mod tests {
     fn an_end_with_calls_has_some() {
         let end = || Wire::Finished(finished(FinishReason::ToolCalls, Usage::default()));
         let mut reader = Reader::default();
-        assert_eq!(reader.read(end()), Err(Malformed("an end with calls, of which there are none")));
-        assert!(reader.read(call(0, "a")).is_ok());
-        assert_eq!(reader.read(end()), Ok(Some(Event::Finished(FinishReason::ToolCalls, Usage::default()))));
+        assert_eq!(read(&mut reader, end()), Err(Malformed("an end with calls, of which there are none")));
+        assert!(read(&mut reader, call(0, "a")).is_ok());
+        assert_eq!(read(&mut reader, end()), Ok(Some(Event::Finished(FinishReason::ToolCalls, Usage::default()))));
     }
 }

@@ -12,7 +12,7 @@ use mesh_proto::convert::fault_to_status;
 use mesh_proto::v1;
 use mesh_proto::v1::generate_event::Event;
 use mesh_proto::v1::inference_server::{Inference, InferenceServer};
-use mesh_types::{ByteSize, Fault, FinishReason, MeshView, ModelView, PeerId, PeerState, PeerView, Usage};
+use mesh_types::{ByteSize, Fault, FinishReason, LayerRange, MeshView, ModelView, PeerId, PeerState, PeerView, Usage};
 use tokio::io::DuplexStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -267,7 +267,8 @@ async fn perform(step: Step, node: &Node) -> Option<Option<Event>> {
         Step::Started => Some(Some(Event::Started(started(&[])))),
         Step::Relaxed(path) => Some(Some(Event::Started(started(&[path])))),
         Step::Text(text) => {
-            Some(Some(Event::Delta(v1::Delta { text: text.to_owned(), tokens: vec![1], position: 11 })))
+            let delta = v1::Delta { text: text.to_owned(), tokens: vec![1], position: 11, logprobs: Vec::new() };
+            Some(Some(Event::Delta(delta)))
         }
         Step::Reasoning(text) => Some(Some(Event::Reasoning(v1::ReasoningDelta { text: text.to_owned() }))),
         Step::Call(index, id, name) => {
@@ -350,12 +351,12 @@ pub(crate) fn model(name: &str, active: u32) -> ModelView {
         context: 2048,
         layers: 30,
         nodes: vec!["alpha".into(), "beta".into()],
-        ranges: Vec::new(),
+        ranges: [(0, 15), (15, 30)].map(|(start, end)| LayerRange::new(start, end).unwrap()).into(),
         active,
         queued: 0,
         last_forward_ms: Some(1000),
         scripted: true,
-        tools: String::new(),
+        tools: "native (hermes)".into(),
     }
 }
 
@@ -374,5 +375,9 @@ impl Peers for Mesh {
 
     fn presence(&self, peer: &PeerId) -> CancellationToken {
         self.nodes[peer].presence.clone()
+    }
+
+    fn derive_key(&self, purpose: &str) -> [u8; 32] {
+        std::array::from_fn(|index| purpose.as_bytes().get(index).copied().unwrap_or_default())
     }
 }

@@ -16,11 +16,12 @@ fn mesh() -> std::sync::Arc<Mesh> {
 #[tokio::test]
 async fn unknown_paths_and_methods_are_the_dialects_errors() {
     let served = serve(&mesh(), config()).await;
-    for path in ["/nothing", "/v1", "/v1/embeddings", "/v1/chat"] {
+    for path in ["/nothing", "/v1", "/v1/embedding", "/v1/chat"] {
         assert_eq!(served.ask(get(path)).await.error(), (404, None, Some("unknown_url".into())), "{path}");
     }
     for (method, path, allow) in [
         (Method::GET, "/v1/chat/completions", "POST, OPTIONS"),
+        (Method::GET, "/v1/embeddings", "POST, OPTIONS"),
         (Method::DELETE, "/v1/models/m", "GET, HEAD, OPTIONS"),
         (Method::POST, "/health", "GET, HEAD, OPTIONS"),
     ] {
@@ -161,5 +162,87 @@ async fn http2_works_with_prior_knowledge() {
     assert_eq!(answer.json()["choices"][0]["message"]["content"], "Hello 🌍");
     let answer = ask(chat(json!({"stream": true}))).await;
     assert_eq!(answer.events().last().unwrap(), "[DONE]");
-    assert_eq!(ask(chat(json!({"n": 2}))).await.error().0, 400);
+    assert_eq!(ask(chat(json!({"n": 0}))).await.error().0, 400);
+}
+
+#[tokio::test]
+async fn bodies_may_come_packed() {
+    use std::io::Write as _;
+    let served = serve(&mesh(), config()).await;
+    let pack = |text: &str| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(text.as_bytes()).unwrap();
+        encoder.finish().unwrap()
+    };
+    let packed = |encoding: &str, body: Vec<u8>| {
+        let mut request = request(Method::POST, "/v1/chat/completions", body);
+        request.headers_mut().insert("content-encoding", encoding.parse().unwrap());
+        request
+    };
+    let body = chat(json!({})).to_string();
+    assert_eq!(served.ask(packed("gzip", pack(&body))).await.status(), 200);
+    assert_eq!(served.ask(packed("identity", body.clone().into())).await.status(), 200);
+    let refused = served.ask(packed("br", body.clone().into())).await;
+    assert_eq!(refused.error(), (415, None, Some("unsupported_encoding".into())));
+    assert_eq!(served.ask(packed("gzip", body.into())).await.error().0, 400);
+    // A few kilobytes that unpack to more than a body may have.
+    let bomb = pack(&" ".repeat(33 << 20));
+    assert!(bomb.len() < 1 << 20);
+    assert_eq!(served.ask(packed("gzip", bomb)).await.error(), (413, None, Some("request_too_large".into())));
+}
+
+#[tokio::test]
+async fn slashes_that_clients_add_do_not_count() {
+    let served = serve(&mesh(), config()).await;
+    for path in ["/v1/models/", "/v1//models"] {
+        assert_eq!(served.ask(get(path)).await.status(), 200, "{path}");
+    }
+    for path in ["/v1/chat/completions/", "/v1//chat/completions", "//v1/chat/completions"] {
+        assert_eq!(served.ask(request(Method::POST, path, chat(json!({})).to_string())).await.status(), 200, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn without_a_key_only_pages_of_this_machine_may_ask() {
+    let from = |origin: &str| {
+        let mut request = post(&chat(json!({})));
+        request.headers_mut().insert("origin", origin.parse().unwrap());
+        request
+    };
+    let open = serve(&mesh(), config()).await;
+    assert_eq!(open.ask(from("http://localhost:5173")).await.status(), 200);
+    assert_eq!(open.ask(from("https://app.example")).await.error(), (403, None, Some("origin_not_allowed".into())));
+    let keyed = serve(&mesh(), config().with_api_key(Some("k".into()))).await;
+    assert_eq!(keyed.ask(from("https://app.example")).await.status(), 401);
+}
+
+#[tokio::test]
+async fn a_key_may_come_as_anthropics_clients_send_it() {
+    let served = serve(&mesh(), config().with_api_key(Some("s3cret".into()))).await;
+    let mut asked = post(&chat(json!({})));
+    asked.headers_mut().insert("x-api-key", "s3cret".parse().unwrap());
+    assert_eq!(served.ask(asked).await.status(), 200);
+}
+
+#[tokio::test]
+async fn requests_and_tokens_are_counted() {
+    let served = serve(&mesh(), config()).await;
+    served.chat(&chat(json!({}))).await;
+    served.chat(&chat(json!({"messages": []}))).await;
+    let page = served.ask(get("/metrics")).await;
+    assert!(page.header("content-type").starts_with("application/openmetrics-text"));
+    for line in [
+        "mesh_gateway_requests_total{endpoint=\"/v1/chat/completions\",status=\"200\"} 1",
+        "mesh_gateway_requests_total{endpoint=\"/v1/chat/completions\",status=\"400\"} 1",
+        "mesh_gateway_tokens_total{kind=\"prompt\"} 11",
+        "mesh_gateway_tokens_total{kind=\"completion\"} 3",
+        "mesh_gateway_active_requests 0",
+        "mesh_gateway_time_to_first_event_seconds_count 1",
+        "mesh_model_ready{model=\"m\",node=\"alpha\"} 1",
+    ] {
+        assert!(page.body.lines().any(|seen| seen == line), "{line} is not in {}", page.body);
+    }
+    assert!(page.body.ends_with("# EOF\n"));
+    let document = served.ask(get("/openapi.json")).await.json();
+    assert!(document["paths"]["/v1/messages"]["post"].is_object());
 }

@@ -28,10 +28,12 @@ async fn the_models_that_answer_are_listed() {
     assert_eq!(list["object"], "list");
     let ids: Vec<_> = list["data"].as_array().unwrap().iter().map(|model| model["id"].clone()).collect();
     assert_eq!(ids, ["m", "org/other"]);
-    let meta = json!({
-        "context": 2048, "layers": 30, "replicas": [["alpha", "beta"], ["alpha", "beta"]], "scripted": true,
+    let replica = json!({"stages": [{"node": "alpha", "layers": "0-14"}, {"node": "beta", "layers": "15-29"}]});
+    let how = json!({
+        "context": 2048, "layers": 30, "tools": "native (hermes)", "replicas": [replica, replica], "scripted": true,
     });
-    assert_eq!(list["data"][0]["meta"], meta);
+    assert_eq!(list["data"][0]["x-mesh"], how);
+    assert_eq!(list["data"][0]["max_model_len"], 2048);
 
     assert_eq!(served.ask(get("/v1/models/m")).await.json(), list["data"][0]);
     assert_eq!(served.ask(get("/v1/models/org%2Fother")).await.json()["id"], "org/other");
@@ -81,7 +83,12 @@ async fn health_is_a_recent_forward_pass_of_every_model() {
     let (status, body) = health().await;
     assert_eq!((status, &body["reason"]), (503, &json!("second: layers 15-29 on beta were lost")));
 
+    // Whoever sends requests here wants to know another thing.
+    let ready = served.ask(get("/ready")).await;
+    assert_eq!((ready.status().as_u16(), ready.json()["models"].clone()), (200, json!(["m"])));
+
     mesh.change(|view| view.peers.iter_mut().for_each(|peer| peer.state = PeerState::Gone));
+    assert_eq!(served.ask(get("/ready")).await.status(), 503);
     let (status, body) = health().await;
     assert_eq!((status, &body["reason"]), (503, &json!("no model is served")));
 }

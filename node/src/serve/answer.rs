@@ -9,7 +9,7 @@ use mesh_engine::{GenerateError, Generation, TokenEvent};
 use mesh_proto::convert::finished;
 use mesh_proto::v1;
 use mesh_proto::v1::generate_event::Event;
-use mesh_types::{ChatRequest, Fault, FinishReason, GenerateSpec, ResponseFormat, TokenId, Usage};
+use mesh_types::{ChatRequest, Fault, FinishReason, GenerateSpec, Logprobs, ResponseFormat, TokenId, Usage};
 
 use super::model::ServedModel;
 use super::prompt::Prompt;
@@ -64,6 +64,8 @@ impl Answer {
             max_tokens: request.max_tokens.unwrap_or(u32::MAX),
             stop_tokens: if sampling.ignore_eos { Vec::new() } else { model.end_tokens() },
             sampling,
+            logit_bias: request.logit_bias,
+            logprobs: request.logprobs,
             ..GenerateSpec::new(request.request, prompt.tokens)
         };
         let generation = generator.generate(spec).await.map_err(fault)?;
@@ -113,8 +115,9 @@ impl Answer {
     /// Takes one event of the run; whether there may be more.
     fn take(&mut self, event: Option<Result<TokenEvent, GenerateError>>, taken: &mut Taken) -> bool {
         match event {
-            Some(Ok(TokenEvent::Token { token, position, .. })) => {
+            Some(Ok(TokenEvent::Token { token, position, logprobs })) => {
                 taken.push(token, position);
+                taken.logprobs.extend(logprobs.map(|logprobs| self.logprob(token, &logprobs)));
                 self.usage.completion_tokens += 1;
                 let text = self.detokenizer.push(&self.model.piece(token));
                 let stopped = self.stops.push(&text);
@@ -151,7 +154,14 @@ impl Answer {
             FinishReason::Stop if self.calls + begun > 0 => FinishReason::ToolCalls,
             reason => reason,
         };
-        taken.last = Some(Event::Finished(finished(reason, self.usage)));
+        let stop = self.stops.matched().map(str::to_owned);
+        taken.last = Some(Event::Finished(v1::Finished { stop, ..finished(reason, self.usage) }));
+    }
+
+    fn logprob(&self, token: TokenId, logprobs: &Logprobs) -> v1::TokenLogprob {
+        let piece = |token: TokenId| self.model.vocab.piece(token.0, true);
+        let top = |&(token, logprob): &(TokenId, f32)| v1::TopLogprob { piece: piece(token), logprob };
+        v1::TokenLogprob { piece: piece(token), logprob: logprobs.chosen, top: logprobs.top.iter().map(top).collect() }
     }
 
     fn fail(&mut self, fault: &Fault, taken: &mut Taken) {
@@ -169,7 +179,8 @@ impl Answer {
                 _ => String::new(),
             };
             let tokens = taken.tokens.into_iter().map(|token| token.0).collect();
-            self.ready.push_back(Event::Delta(v1::Delta { text, tokens, position: taken.position }));
+            let (position, logprobs) = (taken.position, taken.logprobs);
+            self.ready.push_back(Event::Delta(v1::Delta { text, tokens, position, logprobs }));
         }
         for event in events {
             self.calls += usize::from(matches!(event, TurnEvent::Call { .. }));
@@ -185,6 +196,8 @@ struct Taken {
     tokens: Vec<TokenId>,
     /// Of the first token in the sequence.
     position: u32,
+    /// One for each token, or none.
+    logprobs: Vec<v1::TokenLogprob>,
     events: Vec<TurnEvent>,
     /// The end of the answer.
     last: Option<Event>,
@@ -213,7 +226,7 @@ fn on_wire(event: TurnEvent) -> Event {
     let number = |index: usize| u32::try_from(index).unwrap_or(u32::MAX);
     match event {
         TurnEvent::Reasoning(text) => Event::Reasoning(v1::ReasoningDelta { text }),
-        TurnEvent::Content(text) => Event::Delta(v1::Delta { text, tokens: Vec::new(), position: 0 }),
+        TurnEvent::Content(text) => Event::Delta(v1::Delta { text, ..v1::Delta::default() }),
         TurnEvent::Call { index, id, name } => {
             Event::ToolCallStart(v1::ToolCallStart { index: number(index), id, name })
         }
@@ -259,6 +272,8 @@ mod tests {
             raw: None,
             max_tokens: None,
             sampling: Default::default(),
+            logit_bias: Vec::new(),
+            logprobs: None,
             stop: Vec::new(),
             tools: Vec::new(),
             tool_choice,

@@ -12,6 +12,7 @@ use mesh_types::{ErrorClass, chat::SamplingOverrides};
 use mesh_types::{Fault, ModelId, Sampling, TokenId};
 use tokio::sync::watch;
 
+use crate::script::{ModelScript, ScriptError};
 use crate::settings::ModelSettings;
 
 /// Tokens that one sequence can hold where the model could hold more and nobody said otherwise.
@@ -35,6 +36,8 @@ pub struct ServedModel {
     pub special: SpecialTokens,
     /// Special tokens whose text the reader of its answers has to see.
     structural: BTreeSet<i32>,
+    /// What answers instead of its weights.
+    pub script: Option<ModelScript>,
     /// Tokens one sequence can hold.
     pub context: u32,
     /// Whether it answers now; the supervisor writes it.
@@ -57,6 +60,9 @@ pub struct ServedModels(Arc<BTreeMap<ModelId, Arc<ServedModel>>>);
 /// Why a model cannot be served at all.
 #[derive(Debug, thiserror::Error)]
 pub enum ServedModelError {
+    /// The script that is to answer for it is not usable.
+    #[error(transparent)]
+    Script(#[from] ScriptError),
     /// Its file is not usable.
     #[error("cannot serve {path}: {reason}")]
     File {
@@ -93,10 +99,16 @@ impl ServedModel {
         tracing::info!(model = %settings.name, "tools are {}", capability.strategy);
         let structural = structural(&vocab, &capability.strategy);
         let own = info.context_length;
-        let context = context.unwrap_or(own.min(DEFAULT_CONTEXT)).min(own);
+        // A script is not bound to what weights were trained for.
+        let most = if settings.scripted.is_some() { u32::MAX } else { own };
+        let context = context.unwrap_or(own.min(DEFAULT_CONTEXT)).min(most);
         let (availability, _) = watch::channel(Availability::Waiting("starting".to_owned()));
+        let script = settings.scripted.as_deref().map(ModelScript::read).transpose()?;
+        if script.is_some() {
+            tracing::warn!(model = %settings.name, "a script answers instead of the model");
+        }
         let name = settings.name.clone();
-        Ok(Self { name, source, info, vocab, template, capability, special, structural, context, availability })
+        Ok(Self { name, source, info, vocab, template, capability, special, structural, script, context, availability })
     }
 
     /// The way to run it now.
@@ -122,8 +134,11 @@ impl ServedModel {
             top_p: request.top_p.or(model.top_p).unwrap_or(default.top_p),
             min_p: request.min_p.or(model.min_p).unwrap_or(default.min_p),
             seed: request.seed.unwrap_or_else(random_seed),
+            repeat_penalty: request.repeat_penalty.unwrap_or(default.repeat_penalty),
+            repeat_last_n: request.repeat_last_n.unwrap_or(default.repeat_last_n),
+            presence_penalty: request.presence_penalty.unwrap_or(default.presence_penalty),
+            frequency_penalty: request.frequency_penalty.unwrap_or(default.frequency_penalty),
             ignore_eos: request.ignore_eos.unwrap_or(false),
-            ..default
         }
     }
 

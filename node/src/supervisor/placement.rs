@@ -71,6 +71,9 @@ fn limits(model: &ServedModel, settings: &StageSettings) -> Limits {
 impl Supervisor {
     /// Waits until the model can be placed, and loads its stages.
     pub(super) async fn place_and_load(&mut self) -> Result<Placement, PlaceError> {
+        if let Some(script) = &self.model.script {
+            return self.scripted(script);
+        }
         let stages = self.placed().await?;
         if stages.len() > 1 {
             self.waiting("reading the file once to know its weights");

@@ -32,6 +32,12 @@ impl From<&ChatRequest> for v1::GenerateRequest {
                 // Maps of strings to JSON values: serialising them cannot fail.
                 kwargs => serde_json::to_string(kwargs).unwrap_or_default(),
             },
+            logit_bias: request
+                .logit_bias
+                .iter()
+                .map(|&(token, bias)| v1::LogitBias { token: token.0, bias })
+                .collect(),
+            logprobs: request.logprobs.map(u32::from),
             raw: request.raw.as_ref().map(Into::into),
         }
     }
@@ -72,6 +78,8 @@ impl TryFrom<v1::GenerateRequest> for ChatRequest {
             parallel_tool_calls: request.parallel_tool_calls.unwrap_or(true),
             response_format,
             template_kwargs: kwargs(&request.template_kwargs)?,
+            logit_bias: request.logit_bias.iter().map(|entry| (TokenId(entry.token), entry.bias)).collect(),
+            logprobs: request.logprobs.map(|top| u8::try_from(top).unwrap_or(u8::MAX)),
             raw,
             conversation: None,
         })
@@ -218,15 +226,35 @@ impl TryFrom<v1::ResponseFormat> for ResponseFormat {
 
 impl From<SamplingOverrides> for v1::SamplingOverrides {
     fn from(sampling: SamplingOverrides) -> Self {
-        let SamplingOverrides { temperature, top_k, top_p, min_p, seed, ignore_eos } = sampling;
-        Self { temperature, top_k, top_p, min_p, seed, ignore_eos }
+        Self {
+            temperature: sampling.temperature,
+            top_k: sampling.top_k,
+            top_p: sampling.top_p,
+            min_p: sampling.min_p,
+            repeat_penalty: sampling.repeat_penalty,
+            repeat_last_n: sampling.repeat_last_n,
+            presence_penalty: sampling.presence_penalty,
+            frequency_penalty: sampling.frequency_penalty,
+            seed: sampling.seed,
+            ignore_eos: sampling.ignore_eos,
+        }
     }
 }
 
 impl From<v1::SamplingOverrides> for SamplingOverrides {
     fn from(sampling: v1::SamplingOverrides) -> Self {
-        let v1::SamplingOverrides { temperature, top_k, top_p, min_p, seed, ignore_eos } = sampling;
-        Self { temperature, top_k, top_p, min_p, seed, ignore_eos }
+        Self {
+            temperature: sampling.temperature,
+            top_k: sampling.top_k,
+            top_p: sampling.top_p,
+            min_p: sampling.min_p,
+            repeat_penalty: sampling.repeat_penalty,
+            repeat_last_n: sampling.repeat_last_n,
+            presence_penalty: sampling.presence_penalty,
+            frequency_penalty: sampling.frequency_penalty,
+            seed: sampling.seed,
+            ignore_eos: sampling.ignore_eos,
+        }
     }
 }
 
@@ -284,7 +312,17 @@ mod tests {
                 Message { tool_call_id: Some("1".into()), ..text("tool", "done") },
             ],
             max_tokens: Some(7),
-            sampling: SamplingOverrides { seed: Some(u64::MAX), top_k: Some(0), ..SamplingOverrides::default() },
+            sampling: SamplingOverrides {
+                seed: Some(u64::MAX),
+                top_k: Some(0),
+                repeat_penalty: Some(1.1),
+                repeat_last_n: Some(9),
+                presence_penalty: Some(-2.0),
+                frequency_penalty: Some(0.25),
+                ..SamplingOverrides::default()
+            },
+            logit_bias: vec![(TokenId(7), -100.0), (TokenId(2), 0.5)],
+            logprobs: Some(20),
             stop: vec!["x".into()],
             tools: vec![tool("f"), tool("g")],
             tool_choice: ToolChoice::Named("g".into()),

@@ -13,7 +13,7 @@ use super::{describe, invalid, missing, strict};
 const MAX_NAME: usize = 64;
 
 /// The shape in `format`, the request's `response_format`.
-pub(super) fn response_format(format: Option<&Map<String, Value>>) -> Result<ResponseFormat, Fault> {
+pub(crate) fn response_format(format: Option<&Map<String, Value>>) -> Result<ResponseFormat, Fault> {
     let Some(format) = format else { return Ok(ResponseFormat::Text) };
     match format.get("type").and_then(Value::as_str) {
         Some("text") => Ok(ResponseFormat::Text),
@@ -66,7 +66,7 @@ fn response_schema(fields: &Map<String, Value>) -> Result<ResponseSchema, Fault>
 }
 
 /// Checks the schemas of all tools that are called strict.
-pub(super) fn check(tools: &[Tool]) -> Result<(), Fault> {
+pub(crate) fn check(tools: &[Tool]) -> Result<(), Fault> {
     for (index, tool) in tools.iter().enumerate() {
         if let (true, Some(parameters)) = (tool.is_strict(), &tool.parameters)
             && let Err(violation) = strict::check(parameters)

@@ -1,3 +1,5 @@
+use mesh_types::TokenId;
+use mesh_types::chat::SamplingOverrides;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -5,8 +7,12 @@ use super::*;
 
 mod calling;
 
+fn parse_bytes(body: &[u8]) -> Result<ParsedChat, Fault> {
+    read(json::body(body)?, RequestId::new("r"))
+}
+
 fn parse_value(value: &Value) -> Result<ParsedChat, Fault> {
-    parse(value.to_string().as_bytes(), RequestId::new("r"))
+    parse_bytes(value.to_string().as_bytes())
 }
 
 /// A smallest request with `extra` laid over it.
@@ -46,6 +52,8 @@ fn every_setting_arrives() {
         "stream": true, "stream_options": {"include_usage": true, "include_obfuscation": false},
         "max_tokens": 9, "max_completion_tokens": 7, "temperature": 0.5, "top_p": 1, "top_k": 20, "min_p": 0,
         "seed": -1, "stop": ["a", "b", "c", "d", "e"], "ignore_eos": true, "n": 1,
+        "repetition_penalty": 1.2, "repeat_penalty": 1.5, "repeat_last_n": 32, "presence_penalty": -2,
+        "frequency_penalty": 0.5, "logit_bias": {"5": 1, "0": -100}, "logprobs": true, "top_logprobs": 20,
     }));
     assert!(parsed.stream && parsed.include_usage);
     assert_eq!(parsed.chat.max_tokens, Some(7));
@@ -57,10 +65,31 @@ fn every_setting_arrives() {
         min_p: Some(0.0),
         seed: Some(u64::MAX),
         ignore_eos: Some(true),
+        repeat_penalty: Some(1.5),
+        repeat_last_n: Some(32),
+        presence_penalty: Some(-2.0),
+        frequency_penalty: Some(0.5),
     };
     assert_eq!(parsed.chat.sampling, expected);
+    assert_eq!(parsed.chat.logit_bias, [(TokenId(5), 1.0), (TokenId(0), -100.0)]);
+    assert_eq!(parsed.chat.logprobs, Some(20));
+    assert_eq!(ok(json!({"logprobs": true})).chat.logprobs, Some(0));
+    assert_eq!(ok(json!({"repeat_last_n": -1, "repetition_penalty": 1.2})).chat.sampling.repeat_penalty, Some(1.2));
     assert_eq!(ok(json!({"stop": "x", "max_tokens": 3})).chat.stop, ["x"]);
     assert_eq!(ok(json!({"top_k": -1})).chat.sampling.top_k, Some(0));
+}
+
+#[test]
+fn a_bias_names_its_token() {
+    for (bias, param) in [
+        (json!({"x": 1}), "logit_bias.x"),
+        (json!({"-1": 1}), "logit_bias.-1"),
+        (json!({"5": 101}), "logit_bias.5"),
+        (json!({"5": "1"}), "logit_bias.5"),
+        (json!([[5, 1]]), "logit_bias"),
+    ] {
+        assert_eq!(refused(json!({"logit_bias": bias})).0, param, "{bias}");
+    }
 }
 
 #[test]
@@ -75,12 +104,12 @@ fn null_means_not_set() {
 #[test]
 fn bytes_that_are_no_json_are_named() {
     for body in [&b""[..], b"{", b"hello", b"{\"model\": \"\xff\"}", b"{} {}"] {
-        let fault = parse(body, RequestId::new("r")).unwrap_err();
+        let fault = parse_bytes(body).unwrap_err();
         assert!(fault.message.contains("not valid JSON"), "{}", fault.message);
     }
     let deep = "[".repeat(100_000);
-    assert!(parse(deep.as_bytes(), RequestId::new("r")).is_err());
-    assert!(parse(b"[]", RequestId::new("r")).unwrap_err().message.contains("JSON object"));
+    assert!(parse_bytes(deep.as_bytes()).is_err());
+    assert!(parse_bytes(b"[]").unwrap_err().message.contains("JSON object"));
 }
 
 #[test]
@@ -124,13 +153,21 @@ fn a_value_out_of_range_is_refused() {
         json!({"temperature": -0.1}),
         json!({"top_p": 1.5}),
         json!({"min_p": -1}),
+        json!({"presence_penalty": 2.5}),
+        json!({"frequency_penalty": -3}),
+        json!({"repeat_penalty": 0}),
+        json!({"repetition_penalty": 11}),
+        json!({"repeat_last_n": -2}),
+        json!({"top_logprobs": 1}),
+        json!({"top_logprobs": 21, "logprobs": true}),
         json!({"top_k": -2}),
         json!({"max_tokens": 0}),
         json!({"max_completion_tokens": -1}),
         json!({"n": 0}),
+        json!({"n": settings::MAX_CHOICES + 1}),
         json!({"stop": ""}),
         json!({"stop": ["a", ""]}),
-        json!({"stop": vec!["x"; MAX_STOPS + 1]}),
+        json!({"stop": vec!["x"; settings::MAX_STOPS + 1]}),
         json!({"model": ""}),
         json!({"messages": []}),
         json!({"stream_options": {"include_usage": true}}),
@@ -192,12 +229,6 @@ fn what_is_not_supported_is_refused_by_name() {
     for extra in [
         json!({"functions": [{}]}),
         json!({"function_call": "auto"}),
-        json!({"logprobs": true}),
-        json!({"top_logprobs": 2}),
-        json!({"n": 2}),
-        json!({"logit_bias": {"5": 1}}),
-        json!({"presence_penalty": 0.5}),
-        json!({"frequency_penalty": 1}),
         json!({"modalities": ["text", "audio"]}),
         json!({"audio": {}}),
         json!({"web_search_options": {}}),
@@ -220,11 +251,30 @@ fn what_is_not_supported_is_refused_by_name() {
 fn what_asks_for_nothing_is_accepted() {
     let parsed = ok(json!({
         "tools": [], "tool_choice": "auto", "functions": [], "logprobs": false, "top_logprobs": 0,
-        "response_format": {"type": "text"}, "logit_bias": {}, "presence_penalty": 0, "frequency_penalty": 0.0,
-        "modalities": ["text"], "parallel_tool_calls": true, "user": "u", "metadata": {"a": "b"}, "store": false,
-        "service_tier": "auto", "repeat_penalty": 1.0,
+        "response_format": {"type": "text"}, "logit_bias": {},
+        "modalities": ["text"], "parallel_tool_calls": true,
     }));
     assert_eq!(parsed, ok(json!({})));
+}
+
+#[test]
+fn what_has_no_effect_is_accepted_and_named() {
+    let parsed = ok(json!({
+        "user": "u", "metadata": {"a": "b"}, "store": false, "service_tier": "auto", "safety_identifier": null,
+        "messages": [{"role": "assistant", "refusal": null}, {"role": "user", "content": "hi", "annotations": []}],
+    }));
+    assert_eq!(parsed.ignored, ["user", "metadata", "store", "service_tier", "messages[].annotations"]);
+}
+
+#[test]
+fn choices_share_a_request_and_differ_in_their_seeds() {
+    let context = crate::testkit::context();
+    let body = with(json!({"n": 3, "seed": -1})).to_string();
+    let parsed = parse(body.as_bytes(), &context).unwrap();
+    let seeds: Vec<_> = parsed.runs.iter().map(|run| run.sampling.seed).collect();
+    assert_eq!(seeds, [Some(u64::MAX), Some(0), Some(1)]);
+    let same = |run: &ChatRequest| ChatRequest { sampling: SamplingOverrides::default(), ..run.clone() };
+    assert!(parsed.runs.iter().all(|run| same(run) == same(&parsed.runs[0])));
 }
 
 #[test]
@@ -240,7 +290,7 @@ fn unknown_fields_are_reported() {
 proptest! {
     #[test]
     fn any_bytes_give_an_answer(body in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let _ = parse(&body, RequestId::new("r"));
+        let _ = parse_bytes(&body);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use mesh_types::{Fault, Tool, ToolCall, ToolChoice};
 use serde_json::{Map, Value};
 
 use super::raw::RawToolCall;
-use super::{UNSUPPORTED, describe, invalid, missing};
+use crate::json::{UNSUPPORTED, invalid, missing, wrong};
 
 /// Most tools in one request. OpenAI takes 128; agents with many servers of tools have more.
 pub const MAX_TOOLS: usize = 1024;
@@ -14,7 +14,7 @@ pub const MAX_TOOLS: usize = 1024;
 pub const MAX_TOOL_NAME: usize = 64;
 
 /// The tools in `value`, the request's field.
-pub(super) fn tools(value: Option<&Value>) -> Result<Vec<Tool>, Fault> {
+pub(crate) fn tools(value: Option<&Value>) -> Result<Vec<Tool>, Fault> {
     let definitions = match value {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::Array(definitions)) => definitions,
@@ -77,7 +77,8 @@ fn function_type(fields: &Map<String, Value>, path: &str) -> Result<(), Fault> {
     }
 }
 
-fn name(value: Option<&Value>, path: &str) -> Result<(), Fault> {
+/// A tool has a name that every client and model can write.
+pub(crate) fn name(value: Option<&Value>, path: &str) -> Result<(), Fault> {
     let name = match value {
         None | Some(Value::Null) => return Err(missing(path)),
         Some(Value::String(name)) => name,
@@ -97,7 +98,7 @@ pub(super) fn is_name(name: &str, most: usize) -> bool {
 }
 
 /// The choice in `value`, the request's `tool_choice`. `given` is the request's `tools`, and `tools` what is in it.
-pub(super) fn choice(value: Option<&Value>, given: Option<&Value>, tools: &[Tool]) -> Result<ToolChoice, Fault> {
+pub(crate) fn choice(value: Option<&Value>, given: Option<&Value>, tools: &[Tool]) -> Result<ToolChoice, Fault> {
     const PATH: &str = "tool_choice";
     let choice = match value {
         None | Some(Value::Null) => return Ok(ToolChoice::Auto),
@@ -175,7 +176,7 @@ fn allowed(fields: &Map<String, Value>) -> Result<ToolChoice, Fault> {
 }
 
 /// The calls of an assistant's turn, whose field is at `path`.
-pub(super) fn calls(raw: Vec<RawToolCall>, path: &str) -> Result<Vec<ToolCall>, Fault> {
+pub(crate) fn calls(raw: Vec<RawToolCall>, path: &str) -> Result<Vec<ToolCall>, Fault> {
     raw.into_iter().enumerate().map(|(index, call)| self::call(call, &format!("{path}[{index}]"))).collect()
 }
 
@@ -200,7 +201,7 @@ fn call(raw: RawToolCall, path: &str) -> Result<ToolCall, Fault> {
 }
 
 /// The call that the tool's result at `path` answers.
-pub(super) fn answered(id: Option<String>, path: String) -> Result<String, Fault> {
+pub(crate) fn answered(id: Option<String>, path: String) -> Result<String, Fault> {
     match id {
         Some(id) if !id.is_empty() => Ok(id),
         _ => {
@@ -208,8 +209,4 @@ pub(super) fn answered(id: Option<String>, path: String) -> Result<String, Fault
             Err(invalid(path, message))
         }
     }
-}
-
-fn wrong(path: &str, expects: &str, value: &Value) -> Fault {
-    invalid(path, format!("`{path}` must be {expects}, not {}.", describe(value)))
 }

@@ -1,5 +1,5 @@
 use super::*;
-use mesh_types::{ResponseSchema, ToolCall};
+use mesh_types::{ResponseFormat, ResponseSchema, ToolCall, ToolChoice};
 
 fn function(name: &str) -> Value {
     json!({"type": "function", "function": {"name": name}})

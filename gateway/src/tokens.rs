@@ -1,0 +1,79 @@
+//! Endpoints around tokens: cutting texts, counting conversations, and the refusal of embeddings.
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use mesh_openai::tokens::{Detokenize, Tokenize, does_not_pool, embeddings};
+use mesh_openai::{ApiError, count_tokens, token_count};
+use mesh_routing::{choose, served};
+use mesh_types::{Fault, ModelId, RequestId};
+
+use crate::answer::context;
+use crate::body::{self, ResponseBody};
+use crate::routes::Shared;
+use crate::upstream;
+
+/// `POST /tokenize`.
+///
+/// # Errors
+/// What is wrong with the request, or why nobody could answer it.
+///
+/// # Cancel safety
+/// Dropping it cancels the call.
+pub(crate) async fn tokenize(shared: &Shared, body: &Bytes, id: RequestId) -> Result<Response<ResponseBody>, ApiError> {
+    let mut asked = Tokenize::parse(body, &context(shared, id))?;
+    asked.chat.model = model(shared, asked.chat.model)?;
+    let pieces = asked.with_pieces || asked.token_strs;
+    let cut = upstream::tokenize(&*shared.peers, &asked.chat, pieces, &shared.limits).await?;
+    if pieces && cut.pieces.len() != cut.tokens.len() {
+        return Err(upstream::violation("the node", "tokens without their pieces").into());
+    }
+    Ok(body::json(StatusCode::OK, asked.reply(&cut.tokens, &cut.pieces, cut.context)))
+}
+
+/// `POST /detokenize`.
+///
+/// # Errors
+/// As [`tokenize`].
+///
+/// # Cancel safety
+/// Dropping it cancels the call.
+pub(crate) async fn detokenize(shared: &Shared, body: &Bytes) -> Result<Response<ResponseBody>, ApiError> {
+    let asked = Detokenize::parse(body)?;
+    let model = model(shared, asked.model)?;
+    let text = upstream::detokenize(&*shared.peers, &model, asked.tokens, &shared.limits).await?;
+    Ok(body::json(StatusCode::OK, Detokenize::reply(&text)))
+}
+
+/// `POST /v1/messages/count_tokens`.
+///
+/// # Errors
+/// As [`tokenize`].
+///
+/// # Cancel safety
+/// Dropping it cancels the call.
+pub(crate) async fn count(shared: &Shared, body: &Bytes, id: RequestId) -> Result<Response<ResponseBody>, ApiError> {
+    let chat = count_tokens(body, &context(shared, id))?;
+    let cut = upstream::tokenize(&*shared.peers, &chat, false, &shared.limits).await?;
+    Ok(body::json(StatusCode::OK, token_count(cut.tokens.len())))
+}
+
+/// `POST /v1/embeddings`: every model that is served here generates.
+pub(crate) fn embed(shared: &Shared, body: &Bytes) -> ApiError {
+    let refusal = embeddings(body).and_then(|model| {
+        choose(&shared.peers.view().borrow(), &model).map_err(Fault::from)?;
+        Err(does_not_pool(&model))
+    });
+    refusal.map_or_else(ApiError::from, |never: std::convert::Infallible| match never {})
+}
+
+/// The model that is meant: where a client names none, the only one.
+fn model(shared: &Shared, named: ModelId) -> Result<ModelId, Fault> {
+    if !named.as_str().is_empty() {
+        return Ok(named);
+    }
+    let view = shared.peers.view().borrow().clone();
+    match served(&view).as_slice() {
+        [only] => Ok(only.name.clone()),
+        _ => Err(Fault::invalid("`model` is missing, and it is not one model that is served.").with_param("model")),
+    }
+}
