@@ -13,6 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("cargo:rerun-if-changed={file}");
     }
     let descriptors = protox::compile(FILES, ["."])?;
-    tonic_prost_build::configure().compile_fds(descriptors)?;
+    // A manifest is as large as a vocabulary: its fields share the memory of the message.
+    tonic_prost_build::configure().bytes(".mesh.v1.Manifest").compile_fds(descriptors)?;
     Ok(())
 }

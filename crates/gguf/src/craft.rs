@@ -61,6 +61,11 @@ impl Craft {
         self.tensor(name, dims, 0, offset)
     }
 
+    /// Where the next tensor's data would begin.
+    pub(crate) fn f32s_end(&self) -> u64 {
+        self.data.len() as u64
+    }
+
     /// Magic, version, counts, keys and tensors, without padding.
     pub(crate) fn head(&self) -> Vec<u8> {
         let mut out = b"GGUF".to_vec();

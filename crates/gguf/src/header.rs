@@ -4,22 +4,22 @@
 //! Whether the file is long enough for them is [`Header::check_file_len`]. Format:
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
-use std::collections::HashMap;
-use std::io::Read;
+use std::io::{self, Read, Write};
 
 use crate::error::{HeaderError, TensorFault};
 use crate::ggml::GgmlType;
 use crate::metadata::Metadata;
-use crate::value::encode_string;
+use crate::value::write_string;
 
 mod read;
 
-/// Most bytes of a header: the largest vocabularies take some 40 MB.
-pub const MAX_HEADER_BYTES: u64 = 128 << 20;
-/// Most bytes of one string or array (some files carry a whole `tokenizer.json`).
-pub const MAX_VALUE_BYTES: u64 = 64 << 20;
-/// Most keys.
-pub const MAX_KEYS: u64 = 1 << 16;
+/// Most bytes of a header, so that a hostile one cannot take 64 MiB of memory. The largest vocabularies take some 10 MB,
+/// and a whole `tokenizer.json` beside one some 35.
+pub const MAX_HEADER_BYTES: u64 = 48 << 20;
+/// Most bytes of one string or array.
+pub const MAX_VALUE_BYTES: u64 = 40 << 20;
+/// Most keys: models have up to a hundred.
+pub const MAX_KEYS: u64 = 1 << 13;
 /// Most tensors: unmerged experts of the largest models come to some 50,000.
 pub const MAX_TENSORS: u64 = 1 << 17;
 /// Most bytes of a key.
@@ -29,6 +29,7 @@ pub const MAX_NAME_BYTES: u64 = 63;
 /// Largest alignment.
 pub const MAX_ALIGNMENT: u64 = 1 << 20;
 
+const MAX_DIMS: usize = 4;
 const MAGIC: [u8; 4] = *b"GGUF";
 const VERSION: u32 = 3;
 const ALIGNMENT_KEY: &str = "general.alignment";
@@ -37,8 +38,10 @@ const DEFAULT_ALIGNMENT: u64 = 32;
 /// What a tensor is and where its bytes lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
-    name: String,
-    dims: Vec<u64>,
+    name: Box<str>,
+    /// Zeros after the first `n_dims`.
+    dims: [u64; MAX_DIMS],
+    n_dims: u8,
     ggml_type: GgmlType,
     offset: u64,
     n_bytes: u64,
@@ -55,6 +58,9 @@ impl TensorInfo {
             return fault(TensorFault::Name);
         }
         let [row, rest @ ..] = dims else { return fault(TensorFault::Dimensions(0)) };
+        if dims.len() > MAX_DIMS {
+            return fault(TensorFault::Dimensions(dims.len() as u32));
+        }
         let block = ggml_type.block_size();
         if !row.is_multiple_of(u64::from(block)) {
             return fault(TensorFault::Block { row: *row, block });
@@ -65,7 +71,9 @@ impl TensorInfo {
         });
         match n_bytes {
             Some(n_bytes) if n_bytes > 0 => {
-                Ok(Self { name: name.to_owned(), dims: dims.to_vec(), ggml_type, offset: 0, n_bytes })
+                let mut all = [0; MAX_DIMS];
+                all[..dims.len()].copy_from_slice(dims);
+                Ok(Self { name: name.into(), dims: all, n_dims: dims.len() as u8, ggml_type, offset: 0, n_bytes })
             }
             _ => fault(TensorFault::Shape(dims.to_vec())),
         }
@@ -78,7 +86,7 @@ impl TensorInfo {
 
     /// One to four dimensions, the innermost (the length of a row) first; none is zero.
     pub fn dims(&self) -> &[u64] {
-        &self.dims
+        &self.dims[..usize::from(self.n_dims)]
     }
 
     /// The type of its values.
@@ -104,7 +112,8 @@ pub struct Header {
     alignment: u64,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
-    by_name: HashMap<String, usize>,
+    /// Indices of the tensors, in the order of their names.
+    by_name: Vec<u32>,
     data_offset: u64,
     data_len: u64,
 }
@@ -149,10 +158,13 @@ impl Header {
         for tensor in &mut header.tensors {
             tensor.offset = end;
             end = pad(end, tensor.n_bytes, alignment)
-                .ok_or_else(|| HeaderError::tensor(&tensor.name, TensorFault::Shape(tensor.dims.clone())))?;
+                .ok_or_else(|| HeaderError::tensor(&tensor.name, TensorFault::Shape(tensor.dims().to_vec())))?;
         }
         header.data_len = end;
-        header.data_offset = header.to_bytes().len() as u64;
+        let mut length = Length(0);
+        // Counting does not fail.
+        let _ = header.write_to(&mut length);
+        header.data_offset = length.0;
         read::check_cap("bytes", header.data_offset, MAX_HEADER_BYTES)?;
         Ok(header)
     }
@@ -163,34 +175,75 @@ impl Header {
     /// # Errors
     /// Where the tensors of a sharded model do not fit one header.
     pub fn canonical(&self) -> Result<Self, HeaderError> {
-        let mut metadata = Metadata::default();
-        for (key, value) in self.metadata.iter().filter(|(key, _)| !key.starts_with("split.")) {
-            metadata.set(key, value.clone());
-        }
-        Self::build(metadata, self.tensors.clone())
+        self.clone().into_canonical()
     }
 
-    /// The header's bytes up to the data section, padding included.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        out.extend(MAGIC);
-        out.extend(VERSION.to_le_bytes());
-        out.extend((self.tensors.len() as u64).to_le_bytes());
-        out.extend((self.metadata.len() as u64).to_le_bytes());
+    /// [`Self::canonical`] without a second copy of a large header.
+    ///
+    /// # Errors
+    /// As [`Self::canonical`].
+    pub fn into_canonical(mut self) -> Result<Self, HeaderError> {
+        self.metadata.retain(|key| !key.starts_with("split."));
+        Self::build(self.metadata, self.tensors)
+    }
+
+    /// Whether it is its own [`Self::canonical`]: one tensor behind the other, and no word of shards.
+    pub fn is_canonical(&self) -> bool {
+        let mut end = Some(0);
+        let together = self.tensors.iter().all(|tensor| {
+            let fits = end == Some(tensor.offset);
+            end = pad(tensor.offset, tensor.n_bytes, self.alignment);
+            fits
+        });
+        together && self.metadata.iter().all(|(key, _)| !key.starts_with("split."))
+    }
+
+    /// Its keys and values, and its tensors.
+    pub fn into_parts(self) -> (Metadata, Vec<TensorInfo>) {
+        (self.metadata, self.tensors)
+    }
+
+    /// Writes the header's bytes up to the data section, padding included.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_to(&self, out: impl Write) -> io::Result<()> {
+        let mut out = Counted { out, written: 0 };
+        out.write_all(&MAGIC)?;
+        out.write_all(&VERSION.to_le_bytes())?;
+        out.write_all(&(self.tensors.len() as u64).to_le_bytes())?;
+        out.write_all(&(self.metadata.len() as u64).to_le_bytes())?;
         for (key, value) in self.metadata.iter() {
-            encode_string(&mut out, key.as_bytes());
-            out.extend(value.value_type().id().to_le_bytes());
-            value.encode(&mut out);
+            write_string(&mut out, key.as_bytes())?;
+            out.write_all(&value.value_type().id().to_le_bytes())?;
+            value.write_to(&mut out)?;
         }
         for tensor in &self.tensors {
-            encode_string(&mut out, tensor.name.as_bytes());
-            out.extend((tensor.dims.len() as u32).to_le_bytes());
-            tensor.dims.iter().for_each(|dim| out.extend(dim.to_le_bytes()));
-            out.extend(tensor.ggml_type.id().to_le_bytes());
-            out.extend(tensor.offset.to_le_bytes());
+            write_string(&mut out, tensor.name.as_bytes())?;
+            out.write_all(&u32::from(tensor.n_dims).to_le_bytes())?;
+            for dim in tensor.dims() {
+                out.write_all(&dim.to_le_bytes())?;
+            }
+            out.write_all(&tensor.ggml_type.id().to_le_bytes())?;
+            out.write_all(&tensor.offset.to_le_bytes())?;
         }
-        out.resize(out.len().next_multiple_of(self.alignment as usize), 0);
+        let padding = out.written.next_multiple_of(self.alignment) - out.written;
+        io::copy(&mut io::repeat(0).take(padding), &mut out)?;
+        Ok(())
+    }
+
+    /// What [`Self::write_to`] writes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        // Memory takes all that is written to it.
+        let _ = self.write_to(&mut out);
         out
+    }
+
+    /// Whether `bytes` are what [`Self::write_to`] writes.
+    pub fn is_written_as(&self, bytes: &[u8]) -> bool {
+        let mut expected = Expected(bytes);
+        self.write_to(&mut expected).is_ok() && expected.0.is_empty()
     }
 
     /// Checks that a file of `len` bytes holds all tensors.
@@ -228,7 +281,9 @@ impl Header {
 
     /// The tensor called `name`, and its index.
     pub fn tensor(&self, name: &str) -> Option<(usize, &TensorInfo)> {
-        let index = *self.by_name.get(name)?;
+        let name_of = |index: &u32| self.tensors.get(*index as usize).map_or("", TensorInfo::name);
+        let at = self.by_name.binary_search_by(|index| name_of(index).cmp(name)).ok()?;
+        let index = *self.by_name.get(at)? as usize;
         self.tensors.get(index).map(|tensor| (index, tensor))
     }
 
@@ -240,6 +295,52 @@ impl Header {
     /// Bytes of the data section, the padding after the last tensor included.
     pub fn data_len(&self) -> u64 {
         self.data_len
+    }
+}
+
+/// Passes on what is written, and counts it.
+struct Counted<W> {
+    out: W,
+    written: u64,
+}
+
+impl<W: Write> Write for Counted<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.out.write(bytes)?;
+        self.written += n as u64;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// Counts what is written.
+struct Length(u64);
+
+impl Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Takes these bytes and no others.
+struct Expected<'a>(&'a [u8]);
+
+impl Write for Expected<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.strip_prefix(bytes).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

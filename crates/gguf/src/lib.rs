@@ -8,6 +8,7 @@
 //! [`ModelInfo::of`], [`SlicePlan::new`] and [`Manifest::compute`]. Pure: files through `std`, no clock, no runtime.
 #![forbid(unsafe_code)]
 
+mod copy;
 pub mod error;
 pub mod family;
 pub mod ggml;
@@ -24,6 +25,7 @@ mod craft;
 
 use std::ops::ControlFlow;
 
+pub use copy::allocated_bytes;
 pub use error::{Error, HeaderError};
 pub use family::{Boundary, Family, Inject, Input};
 pub use ggml::GgmlType;
@@ -31,7 +33,9 @@ pub use header::{Header, TensorInfo};
 pub use info::{ModelInfo, allowed_cuts, check_range};
 pub use manifest::{CHUNK_BYTES, Manifest, ManifestCache};
 pub use metadata::Metadata;
-pub use slice::{Bytes, EmbeddingSource, Part, SLICER_VERSION, SliceId, SliceKind, SlicePlan, SliceWriter};
+pub use slice::{
+    Bytes, EmbeddingSource, MissingChunk, Part, SLICER_VERSION, SliceId, SliceKind, SlicePlan, SliceWriter, Unsynced,
+};
 pub use source::Source;
 pub use value::{Array, Value, ValueType};
 

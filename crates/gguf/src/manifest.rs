@@ -3,6 +3,8 @@
 //! Two sources of the same model have the same manifest whether they are sharded or not. A manifest from a peer is
 //! checked against its own header; every chunk that a peer sends is checked against the manifest.
 
+use std::collections::HashMap;
+
 use mesh_types::Digest;
 use sha2::{Digest as _, Sha256};
 
@@ -22,13 +24,12 @@ pub const CHUNK_BYTES: u64 = 8 << 20;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
     header: Header,
-    bytes: Vec<u8>,
     chunks: Vec<Vec<Digest>>,
     digest: Digest,
 }
 
 impl Manifest {
-    /// Reads and hashes all of `source`. Holds one chunk in memory at a time.
+    /// Reads and hashes all of `source`, but for its holes. Holds one chunk in memory at a time.
     ///
     /// # Errors
     /// Where reading fails, a file changes meanwhile, or `watch` cancels.
@@ -38,13 +39,19 @@ impl Manifest {
         let largest = tensors.iter().map(|tensor| tensor.n_bytes()).max().unwrap_or(0);
         let mut buffer = vec![0u8; largest.min(CHUNK_BYTES) as usize];
         let mut done = 0;
+        let mut zeros = Zeros::default();
         let mut chunks = Vec::with_capacity(tensors.len());
         for (index, tensor) in tensors.iter().enumerate() {
             let mut digests = Vec::with_capacity(tensor.n_bytes().div_ceil(CHUNK_BYTES) as usize);
             while let Some(len) = chunk_len(tensor.n_bytes(), digests.len() as u64) {
-                let bytes = &mut buffer[..len as usize];
-                source.read(index, digests.len() as u64 * CHUNK_BYTES, bytes)?;
-                digests.push(sha256(bytes));
+                let offset = digests.len() as u64 * CHUNK_BYTES;
+                digests.push(if source.is_hole(index, offset, len) {
+                    zeros.digest(len)
+                } else {
+                    let bytes = &mut buffer[..len as usize];
+                    source.read(index, offset, bytes)?;
+                    sha256(bytes)
+                });
                 done += len;
                 if watch(Progress { done, total }).is_break() {
                     return Err(Error::Cancelled);
@@ -63,7 +70,7 @@ impl Manifest {
     /// Where the header is unusable or not canonical, or the digests are not as many as its tensors have chunks.
     pub fn from_parts(header: &[u8], tensor_chunks: &[impl AsRef<[u8]>]) -> Result<Self, Error> {
         let parsed = Header::parse(header)?;
-        if parsed.canonical()?.to_bytes() != header {
+        if !parsed.is_canonical() || !parsed.is_written_as(header) {
             return Err(Error::Manifest("its header is not in the canonical form".to_owned()));
         }
         if tensor_chunks.len() != parsed.tensors().len() {
@@ -87,19 +94,19 @@ impl Manifest {
         &self.header
     }
 
-    /// The header as it travels.
-    pub fn header_bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    /// Per tensor of the header, the digests of its chunks one after the other, as they travel.
-    pub fn tensor_chunks(&self) -> impl Iterator<Item = Vec<u8>> + '_ {
-        self.chunks.iter().map(|digests| digests.iter().flat_map(|digest| digest.0).collect())
-    }
-
     /// The digest over all of it: what a model is known by in the mesh.
     pub fn digest(&self) -> Digest {
         self.digest
+    }
+
+    /// Per tensor of the header, the digests of its chunks.
+    pub fn chunks(&self) -> impl Iterator<Item = &[Digest]> + '_ {
+        self.chunks.iter().map(Vec::as_slice)
+    }
+
+    /// The digest of chunk number `chunk` of tensor number `tensor`, if there is one.
+    pub fn chunk(&self, tensor: usize, chunk: u64) -> Option<&Digest> {
+        self.chunks.get(tensor)?.get(usize::try_from(chunk).ok()?)
     }
 
     /// Checks that `bytes` are chunk number `chunk` of tensor number `tensor`.
@@ -108,7 +115,7 @@ impl Manifest {
     /// [`Error::ChunkMismatch`], also where there is no such chunk.
     pub fn verify_chunk(&self, tensor: usize, chunk: u64, bytes: &[u8]) -> Result<(), Error> {
         let info = self.header.tensors().get(tensor);
-        let digest = usize::try_from(chunk).ok().and_then(|chunk| self.chunks.get(tensor)?.get(chunk));
+        let digest = self.chunk(tensor, chunk);
         let len = info.and_then(|info| chunk_len(info.n_bytes(), chunk));
         if len == Some(bytes.len() as u64) && digest.is_some_and(|digest| *digest == sha256(bytes)) {
             return Ok(());
@@ -118,13 +125,25 @@ impl Manifest {
     }
 
     fn assemble(header: Header, chunks: Vec<Vec<Digest>>) -> Self {
-        let bytes = header.to_bytes();
         let mut hash = Sha256::new();
         hash.update(b"mesh-node manifest 1\0");
-        hash.update((bytes.len() as u64).to_le_bytes());
-        hash.update(&bytes);
+        // A canonical header ends where the data begins.
+        hash.update(header.data_offset().to_le_bytes());
+        // Hashing does not fail.
+        let _ = header.write_to(&mut hash);
         chunks.iter().flatten().for_each(|digest| hash.update(digest.0));
-        Self { digest: Digest(hash.finalize().into()), header, bytes, chunks }
+        Self { digest: Digest(hash.finalize().into()), header, chunks }
+    }
+}
+
+/// Digests of chunks that hold nothing but zeros.
+#[derive(Default)]
+pub(crate) struct Zeros(HashMap<u64, Digest>);
+
+impl Zeros {
+    /// The digest of `len` zeros, at most [`CHUNK_BYTES`].
+    pub(crate) fn digest(&mut self, len: u64) -> Digest {
+        *self.0.entry(len).or_insert_with(|| sha256(&vec![0; len.min(CHUNK_BYTES) as usize]))
     }
 }
 
@@ -134,7 +153,7 @@ fn chunk_len(n_bytes: u64, chunk: u64) -> Option<u64> {
     (left > 0).then_some(left.min(CHUNK_BYTES))
 }
 
-fn sha256(bytes: &[u8]) -> Digest {
+pub(crate) fn sha256(bytes: &[u8]) -> Digest {
     Digest(Sha256::digest(bytes).into())
 }
 

@@ -1,15 +1,14 @@
 //! The ordered key-value part of a header, with typed getters.
 
-use std::collections::HashMap;
-
 use crate::error::{HeaderError, KeyFault};
 use crate::value::{Array, Value};
 
 /// Keys and values in the order of the file; no key twice.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metadata {
-    entries: Vec<(String, Value)>,
-    index: HashMap<String, usize>,
+    entries: Vec<(Box<str>, Value)>,
+    /// Indices of the entries, in the order of their keys.
+    index: Vec<u32>,
 }
 
 impl Metadata {
@@ -25,24 +24,40 @@ impl Metadata {
 
     /// All entries, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.entries.iter().map(|(key, value)| (key.as_str(), value))
+        self.entries.iter().map(|(key, value)| (&**key, value))
     }
 
     /// The value of `key`.
     pub fn get(&self, key: &str) -> Option<&Value> {
-        self.index.get(key).and_then(|&at| self.entries.get(at)).map(|(_, value)| value)
+        let at = *self.index.get(self.find(key).ok()?)? as usize;
+        self.entries.get(at).map(|(_, value)| value)
     }
 
     /// Appends `key`, or replaces its value in place; gives the old value back.
     pub fn set(&mut self, key: &str, value: Value) -> Option<Value> {
-        match self.index.get(key).and_then(|&at| self.entries.get_mut(at)) {
-            Some((_, old)) => Some(std::mem::replace(old, value)),
-            None => {
-                self.index.insert(key.to_owned(), self.entries.len());
-                self.entries.push((key.to_owned(), value));
+        match self.find(key) {
+            Ok(found) => {
+                let (_, old) = self.entries.get_mut(self.index[found] as usize)?;
+                Some(std::mem::replace(old, value))
+            }
+            Err(place) => {
+                self.index.insert(place, self.entries.len() as u32);
+                self.entries.push((key.into(), value));
                 None
             }
         }
+    }
+
+    /// Keeps the keys that `keep` wants.
+    pub fn retain(&mut self, mut keep: impl FnMut(&str) -> bool) {
+        self.entries.retain(|(key, _)| keep(key));
+        self.index = (0..self.entries.len() as u32).collect();
+        self.index.sort_unstable_by_key(|at| &*self.entries[*at as usize].0);
+    }
+
+    /// Where `key` stands in the index, or belongs.
+    fn find(&self, key: &str) -> Result<usize, usize> {
+        self.index.binary_search_by(|at| self.entries.get(*at as usize).map_or("", |(key, _)| key).cmp(key))
     }
 
     /// An unsigned integer, stored in any width; `None` where the key is absent.
@@ -139,5 +154,10 @@ mod tests {
         assert_eq!(metadata.set("a", Value::U8(3)), Some(Value::U8(1)));
         assert_eq!(metadata.iter().map(|(key, _)| key).collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(metadata.get("a"), Some(&Value::U8(3)));
+        metadata.set("0", Value::U8(4));
+        metadata.retain(|key| key != "a");
+        assert_eq!(metadata.iter().map(|(key, _)| key).collect::<Vec<_>>(), ["b", "0"]);
+        assert_eq!(metadata.get("a"), None);
+        assert_eq!([metadata.get("b"), metadata.get("0")], [Some(&Value::U8(2)), Some(&Value::U8(4))]);
     }
 }

@@ -3,31 +3,41 @@
 //! A plan is a function of the source's header and the range alone, so that a worker makes the same bytes from a header
 //! that a holder sent. Writing is in [`SliceWriter`], the rules for the metadata in `slice/metadata.rs`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use mesh_types::{Digest, LayerRange};
 use sha2::{Digest as _, Sha256};
 
+use crate::copy::BLOCK_BYTES;
 use crate::error::{Error, HeaderError, TensorFault};
 use crate::family::{Boundary, Family, Input};
 use crate::ggml::GgmlType;
 use crate::header::{Header, TensorInfo};
 use crate::info::{ModelInfo, layer_of};
 use crate::source::Source;
-use crate::{CHUNK_BYTES, Progress, Watch};
+use crate::value::Value;
+use crate::{CHUNK_BYTES, Watch};
 
 mod metadata;
 mod write;
 
-pub use write::SliceWriter;
 pub(crate) use write::partial_path;
+pub use write::{MissingChunk, SliceWriter, Unsynced};
 
 /// Stands in a [`SliceId`]; counts up whenever the same source and range would give other bytes.
-pub const SLICER_VERSION: u32 = 1;
+pub const SLICER_VERSION: u32 = 2;
 
 /// The vocabulary of a stage that has neither tokens to look up nor a head; the loader insists on one.
 const SMALL_VOCABULARY: u32 = 32;
+
+/// A key that nobody reads: its value fills the header.
+const PADDING_KEY: &str = "mesh.padding";
+/// Bytes that its entry takes beside the value: the key and its length, the type, the value's length.
+const PADDING_ENTRY: u64 = 8 + PADDING_KEY.len() as u64 + 4 + 8;
+/// Fewer bytes than these are not worth a padding.
+const WORTH_ALIGNING: u64 = 1 << 20;
 
 /// What a stage is fed with, and whether it has the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +134,7 @@ impl SlicePlan {
 
         let metadata = metadata::cut(header, family, &info, cut)?;
         let (tensors, sources) = cut_tensors(header, &info, cut)?;
-        let sliced = Header::build(metadata, tensors)?;
+        let sliced = aligned(Header::build(metadata, tensors)?, header, &sources)?;
         let parts: Vec<Part> = sliced
             .tensors()
             .iter()
@@ -183,31 +193,20 @@ impl SlicePlan {
         self.weight_bytes
     }
 
-    /// Writes the slice to `target`, in whole or not at all: a file of another name is renamed when it is complete.
-    /// Holds one chunk in memory at a time. `source` has to be the one whose header was planned for.
+    /// Writes the slice to `target`, in whole or not at all: a file of another name is renamed when it is complete, and
+    /// removed when it is not. `source` has to be the one whose header was planned for.
     ///
     /// # Errors
     /// Where a file cannot be read or written, or `watch` cancels.
     pub fn write(&self, source: &Source, target: &Path, watch: Watch<'_>) -> Result<(), Error> {
-        let mut writer = SliceWriter::create(self, target)?;
-        let mut buffer = vec![0u8; CHUNK_BYTES.min(self.weight_bytes) as usize];
-        let mut done = 0;
-        for (index, part) in self.parts.iter().enumerate() {
-            let Bytes::Source { tensor } = part.bytes else { continue };
-            for chunk in 0..part.chunks() {
-                let offset = chunk * CHUNK_BYTES;
-                let len = CHUNK_BYTES.min(part.len - offset);
-                let bytes = &mut buffer[..len as usize];
-                source.read(tensor, offset, bytes)?;
-                writer.write_chunk(index, chunk, bytes)?;
-                done += len;
-                if watch(Progress { done, total: self.weight_bytes }).is_break() {
-                    return Err(Error::Cancelled);
-                }
-            }
+        let partial = partial_path(target);
+        let writer = SliceWriter::create(self, &partial)?;
+        let written = writer.copy_missing(source, watch).and_then(|()| writer.finish(target));
+        if written.is_err() {
+            // The error that is told is the one that came first.
+            let _ = std::fs::remove_file(&partial);
         }
-        source.check_unchanged()?;
-        writer.finish()
+        written
     }
 }
 
@@ -328,6 +327,28 @@ fn check_tensors(header: &Header, info: &ModelInfo, cut: Cut) -> Result<(), Head
     match (cut.start..cut.end).find(|layer| !seen[*layer as usize]) {
         Some(layer) => Err(HeaderError::tensor(&format!("blk.{layer}.*"), TensorFault::Missing)),
         None => Ok(()),
+    }
+}
+
+/// The slice's header, padded so that most of its bytes lie in their blocks as they do in the source: a file system that
+/// can then shares the blocks, and the slice costs nothing.
+fn aligned(sliced: Header, source: &Header, bytes: &[Bytes]) -> Result<Header, HeaderError> {
+    let mut by_shift: BTreeMap<u64, u64> = BTreeMap::new();
+    for (tensor, bytes) in sliced.tensors().iter().zip(bytes) {
+        let Bytes::Source { tensor: index } = *bytes else { continue };
+        let Some(original) = source.tensors().get(index) else { continue };
+        let (from, to) = (source.data_offset() + original.offset(), sliced.data_offset() + tensor.offset());
+        *by_shift.entry(from.wrapping_sub(to) % BLOCK_BYTES).or_default() += tensor.n_bytes();
+    }
+    let most = by_shift.into_iter().max_by_key(|(_, bytes)| *bytes);
+    match most {
+        Some((shift, bytes)) if shift > 0 && shift % sliced.alignment() == 0 && bytes >= WORTH_ALIGNING => {
+            let padding = shift.wrapping_sub(PADDING_ENTRY) % BLOCK_BYTES;
+            let (mut metadata, tensors) = sliced.into_parts();
+            metadata.set(PADDING_KEY, Value::String(vec![b' '; padding as usize]));
+            Header::build(metadata, tensors)
+        }
+        _ => Ok(sliced),
     }
 }
 

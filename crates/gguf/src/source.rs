@@ -5,6 +5,7 @@ use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use crate::copy::{self, read_exact_at};
 use crate::error::Error;
 use crate::header::{Header, TensorInfo};
 
@@ -87,24 +88,25 @@ impl Source {
         if number != 0 {
             return Err(Error::NotFirstShard { path: path.to_owned(), number: number + 1, count });
         }
-        let mut tensors = header.tensors().to_vec();
+        let promised = split_key(&header, "split.tensors.count", path)?;
         let mut places = places(&header, 0);
+        let (metadata, mut tensors) = header.into_parts();
         let mut files = vec![first];
         for index in 1..count {
             let (file, shard) = open_shard(path, index, count)?;
-            tensors.extend_from_slice(shard.tensors());
             places.extend(self::places(&shard, files.len()));
+            tensors.extend(shard.into_parts().1);
             files.push(file);
         }
-        if let Some(promised) = split_key(&header, "split.tensors.count", path)?
+        if let Some(promised) = promised
             && count > 1
             && promised != tensors.len() as u64
         {
             let why = format!("the shards hold {} tensors where {promised} are promised", tensors.len());
             return Err(Error::Shards { path: path.to_owned(), why });
         }
-        let header = Header::build(header.metadata().clone(), tensors)
-            .and_then(|merged| merged.canonical())
+        let header = Header::build(metadata, tensors)
+            .and_then(Header::into_canonical)
             .map_err(|why| Error::File { path: path.to_owned(), why })?;
         Ok(Self { files, header, places })
     }
@@ -135,16 +137,33 @@ impl Source {
     /// # Errors
     /// Where the tensor does not have these bytes, or reading fails.
     pub fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<(), Error> {
+        let (file, start) = self.span(tensor, offset, out.len() as u64)?;
+        read_exact_at(&file.file, out, start).map_err(|error| Error::io("read", &file.path, error))
+    }
+
+    /// Whether these bytes of a tensor are a hole in its file, zeros that nobody wrote. `false` where that is not known.
+    pub(crate) fn is_hole(&self, tensor: usize, offset: u64, len: u64) -> bool {
+        self.span(tensor, offset, len).is_ok_and(|(file, start)| copy::is_hole(&file.file, start, len))
+    }
+
+    /// Copies bytes of a tensor to `to` at `at`, where `to` has a hole.
+    pub(crate) fn copy(&self, tensor: usize, offset: u64, len: u64, to: (&File, u64)) -> Result<(), Error> {
+        let (file, start) = self.span(tensor, offset, len)?;
+        copy::copy(&file.file, start, to.0, to.1, len).map_err(|error| Error::io("copy", &file.path, error))
+    }
+
+    /// The file that has these bytes of a tensor, and where.
+    fn span(&self, tensor: usize, offset: u64, len: u64) -> Result<(&SourceFile, u64), Error> {
         let info = self.header.tensors().get(tensor);
         let place = self.places.get(tensor).and_then(|place| Some((self.files.get(place.file)?, place.offset)));
         let (Some(info), Some((file, start))) = (info, place) else {
             return Err(Error::io("read", self.path(), io::Error::other(format!("there is no tensor {tensor}"))));
         };
-        if offset.checked_add(out.len() as u64).is_none_or(|end| end > info.n_bytes()) {
-            let what = format!("the tensor `{}` has no {} bytes at {offset}", info.name(), out.len());
+        if offset.checked_add(len).is_none_or(|end| end > info.n_bytes()) {
+            let what = format!("the tensor `{}` has no {len} bytes at {offset}", info.name());
             return Err(Error::io("read", &file.path, io::Error::other(what)));
         }
-        read_exact_at(&file.file, out, start + offset).map_err(|error| Error::io("read", &file.path, error))
+        Ok((file, start + offset))
     }
 
     /// Checks that no file was changed in place since it was opened.
@@ -188,26 +207,6 @@ fn shard_path(first: &Path, index: u64, count: u64) -> Option<PathBuf> {
     let name = first.file_name()?.to_str()?;
     let base = name.strip_suffix(&format!("-00001-of-{count:05}.gguf"))?;
     Some(first.with_file_name(format!("{base}-{:05}-of-{count:05}.gguf", index + 1)))
-}
-
-#[cfg(unix)]
-fn read_exact_at(file: &File, out: &mut [u8], offset: u64) -> io::Result<()> {
-    std::os::unix::fs::FileExt::read_exact_at(file, out, offset)
-}
-
-#[cfg(windows)]
-fn read_exact_at(file: &File, mut out: &mut [u8], mut offset: u64) -> io::Result<()> {
-    use std::os::windows::fs::FileExt;
-    while !out.is_empty() {
-        match file.seek_read(out, offset)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            n => {
-                out = &mut out[n..];
-                offset += n as u64;
-            }
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

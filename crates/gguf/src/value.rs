@@ -1,6 +1,7 @@
 //! Values of a GGUF's metadata. Arrays stay in their encoded form, so that a value never takes more memory than the
 //! bytes that claimed it.
 
+use std::io::{self, Write};
 use std::ops::Range;
 
 /// The type of a metadata value, with its id in a file.
@@ -145,26 +146,26 @@ impl Value {
         }
     }
 
-    /// Appends the value as a file holds it, its type not included.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+    /// Writes the value as a file holds it, its type not included.
+    pub(crate) fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
         match self {
-            Self::U8(v) => out.push(*v),
-            Self::I8(v) => out.extend(v.to_le_bytes()),
-            Self::U16(v) => out.extend(v.to_le_bytes()),
-            Self::I16(v) => out.extend(v.to_le_bytes()),
-            Self::U32(v) => out.extend(v.to_le_bytes()),
-            Self::I32(v) => out.extend(v.to_le_bytes()),
-            Self::F32(v) => out.extend(v.to_le_bytes()),
-            Self::Bool(v) => out.push(u8::from(*v)),
-            Self::String(v) => encode_string(out, v),
+            Self::U8(v) => out.write_all(&[*v]),
+            Self::I8(v) => out.write_all(&v.to_le_bytes()),
+            Self::U16(v) => out.write_all(&v.to_le_bytes()),
+            Self::I16(v) => out.write_all(&v.to_le_bytes()),
+            Self::U32(v) => out.write_all(&v.to_le_bytes()),
+            Self::I32(v) => out.write_all(&v.to_le_bytes()),
+            Self::F32(v) => out.write_all(&v.to_le_bytes()),
+            Self::Bool(v) => out.write_all(&[u8::from(*v)]),
+            Self::String(v) => write_string(out, v),
             Self::Array(array) => {
-                out.extend(array.element.id().to_le_bytes());
-                out.extend((array.len as u64).to_le_bytes());
-                out.extend_from_slice(&array.bytes);
+                out.write_all(&array.element.id().to_le_bytes())?;
+                out.write_all(&(array.len as u64).to_le_bytes())?;
+                out.write_all(&array.bytes)
             }
-            Self::U64(v) => out.extend(v.to_le_bytes()),
-            Self::I64(v) => out.extend(v.to_le_bytes()),
-            Self::F64(v) => out.extend(v.to_le_bytes()),
+            Self::U64(v) => out.write_all(&v.to_le_bytes()),
+            Self::I64(v) => out.write_all(&v.to_le_bytes()),
+            Self::F64(v) => out.write_all(&v.to_le_bytes()),
         }
     }
 }
@@ -175,8 +176,14 @@ impl From<&str> for Value {
     }
 }
 
-/// Appends a string as a file holds it: its length as 64 bits, then its bytes.
-pub(crate) fn encode_string(out: &mut Vec<u8>, bytes: &[u8]) {
+/// Writes a string as a file holds it: its length as 64 bits, then its bytes.
+pub(crate) fn write_string(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    out.write_all(&(bytes.len() as u64).to_le_bytes())?;
+    out.write_all(bytes)
+}
+
+/// Appends a string as [`write_string`] writes it.
+fn encode_string(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend((bytes.len() as u64).to_le_bytes());
     out.extend_from_slice(bytes);
 }

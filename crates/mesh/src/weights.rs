@@ -4,7 +4,7 @@
 //! Only tensor bytes and the source's header travel. The worker makes the slice's own header, so that nothing a holder
 //! says decides what is loaded but the bytes of the manifest that the worker asked for by digest.
 //!
-//! [`WeightSource`] and [`Holdings`] are the holder's side, [`SliceFetcher`] is the worker's.
+//! [`WeightSource`] and [`Holdings`] are the holder's side, [`SliceFetcher`] and [`SliceCache`] are the worker's.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,6 +13,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use mesh_gguf::{Manifest, Source};
 use mesh_types::Digest;
 
+pub mod cache;
 mod fetch;
 mod holder;
 #[cfg(test)]
@@ -20,7 +21,8 @@ mod tests;
 mod transfer;
 mod wire;
 
-pub use fetch::{FetchError, SliceFetcher, SliceRequest};
+pub use cache::{CacheError, Lease, SliceCache};
+pub use fetch::{FetchError, Slice, SliceFetcher, SliceRequest};
 pub use holder::{HolderError, HolderFault};
 pub use mesh_gguf::Progress;
 pub(crate) use transfer::serve;

@@ -1,7 +1,6 @@
 //! The parser. Every length is checked against the caps and against what is left of the file before a byte of it is
 //! read or allocated.
 
-use std::collections::HashMap;
 use std::io::{ErrorKind, Read};
 
 use super::{
@@ -74,14 +73,14 @@ pub(super) fn alignment(metadata: &Metadata) -> Result<u64, HeaderError> {
     }
 }
 
-pub(super) fn by_name(tensors: &[TensorInfo]) -> Result<HashMap<String, usize>, HeaderError> {
-    let mut by_name = HashMap::with_capacity(tensors.len());
-    for (index, tensor) in tensors.iter().enumerate() {
-        if by_name.insert(tensor.name.clone(), index).is_some() {
-            return Err(HeaderError::tensor(&tensor.name, TensorFault::Duplicate));
-        }
+/// The indices of `tensors` in the order of their names.
+pub(super) fn by_name(tensors: &[TensorInfo]) -> Result<Vec<u32>, HeaderError> {
+    let mut order: Vec<u32> = (0..tensors.len() as u32).collect();
+    order.sort_unstable_by_key(|index| tensors[*index as usize].name());
+    match order.windows(2).find(|pair| tensors[pair[0] as usize].name == tensors[pair[1] as usize].name) {
+        Some(pair) => Err(HeaderError::tensor(tensors[pair[0] as usize].name(), TensorFault::Duplicate)),
+        None => Ok(order),
     }
-    Ok(by_name)
 }
 
 /// Checks that no two tensors share a byte; gives the length of the data section.
@@ -94,7 +93,7 @@ fn check_layout(tensors: &[TensorInfo], alignment: u64) -> Result<u64, HeaderErr
             return Err(HeaderError::tensor(&tensor.name, TensorFault::Overlap));
         }
         end = pad(tensor.offset, tensor.n_bytes, alignment)
-            .ok_or_else(|| HeaderError::tensor(&tensor.name, TensorFault::Shape(tensor.dims.clone())))?;
+            .ok_or_else(|| HeaderError::tensor(&tensor.name, TensorFault::Shape(tensor.dims().to_vec())))?;
     }
     Ok(end)
 }
@@ -143,8 +142,21 @@ impl<R: Read> Cursor<R> {
     fn append(&mut self, out: &mut Vec<u8>, n: u64) -> Result<(), HeaderError> {
         self.reserve(n)?;
         let start = out.len();
+        out.reserve_exact(n as usize);
         out.resize(start + n as usize, 0);
         self.fill(&mut out[start..])
+    }
+
+    /// Appends a string of `length` bytes, and its length before it. Grows by a quarter: doubling would waste as much
+    /// as a whole header may take.
+    fn append_string(&mut self, out: &mut Vec<u8>, length: u64) -> Result<(), HeaderError> {
+        self.reserve(length)?;
+        let needed = 8 + length as usize;
+        if out.capacity() - out.len() < needed {
+            out.reserve_exact(needed.max(out.len() / 4));
+        }
+        out.extend(length.to_le_bytes());
+        self.append(out, length)
     }
 
     fn count(&mut self, what: &'static str, limit: u64, min_bytes: u64) -> Result<u64, HeaderError> {
@@ -202,9 +214,9 @@ impl<R: Read> Cursor<R> {
                 for _ in 0..len {
                     let length = self.u64()?;
                     check_cap("bytes in an array", (bytes.len() as u64).saturating_add(length), MAX_VALUE_BYTES)?;
-                    bytes.extend(length.to_le_bytes());
-                    self.append(&mut bytes, length)?;
+                    self.append_string(&mut bytes, length)?;
                 }
+                bytes.shrink_to_fit();
             }
             _ => {
                 let width = element.width().unwrap_or(1) as u64;

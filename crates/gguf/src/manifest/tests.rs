@@ -37,8 +37,9 @@ fn a_manifest_survives_the_wire_and_checks_chunks() {
     let total: u64 = source.header().tensors().iter().map(|tensor| tensor.n_bytes()).sum();
     assert_eq!(progress.last(), Some(&Progress { done: total, total }));
 
-    let chunks: Vec<Vec<u8>> = manifest.tensor_chunks().collect();
-    let received = Manifest::from_parts(manifest.header_bytes(), &chunks).unwrap();
+    let chunks: Vec<Vec<u8>> =
+        manifest.chunks().map(|digests| digests.iter().flat_map(|digest| digest.0).collect()).collect();
+    let received = Manifest::from_parts(&manifest.header().to_bytes(), &chunks).unwrap();
     assert_eq!(received, manifest);
     assert_eq!(received.digest(), manifest.digest());
 
@@ -62,8 +63,9 @@ fn both_ends_plan_the_same_slice() {
     let folder = TempDir::new().unwrap();
     let source = Source::open(&write(&folder, "m.gguf", &large())).unwrap();
     let manifest = compute(&source);
-    let chunks: Vec<Vec<u8>> = manifest.tensor_chunks().collect();
-    let received = Manifest::from_parts(manifest.header_bytes(), &chunks).unwrap();
+    let chunks: Vec<Vec<u8>> =
+        manifest.chunks().map(|digests| digests.iter().flat_map(|digest| digest.0).collect()).collect();
+    let received = Manifest::from_parts(&manifest.header().to_bytes(), &chunks).unwrap();
     for (start, end) in [(0, 1), (1, 2), (1, 3), (0, 3)] {
         let range = LayerRange::new(start, end).unwrap();
         let here = SlicePlan::new(source.header(), range).unwrap();
@@ -105,8 +107,9 @@ fn the_digest_covers_header_and_data() {
 fn manifests_that_contradict_themselves_are_refused() {
     let folder = TempDir::new().unwrap();
     let manifest = compute(&Source::open(&write(&folder, "m.gguf", &model("llama", 2, false))).unwrap());
-    let header = manifest.header_bytes();
-    let chunks: Vec<Vec<u8>> = manifest.tensor_chunks().collect();
+    let header = &manifest.header().to_bytes()[..];
+    let chunks: Vec<Vec<u8>> =
+        manifest.chunks().map(|digests| digests.iter().flat_map(|digest| digest.0).collect()).collect();
     let text = |header: &[u8], chunks: &[Vec<u8>]| Manifest::from_parts(header, chunks).unwrap_err().to_string();
     assert!(text(header, &chunks[1..]).contains("digests for 6 tensors, its header has 7"));
     let mut odd = chunks.clone();
@@ -173,3 +176,33 @@ fn the_cache_remembers_until_the_file_changes() {
     // One entry a path.
     assert_eq!(fs::read_dir(folder.path().join("cache/manifests")).unwrap().count(), 1);
 }
+
+#[test]
+fn a_manifest_from_elsewhere_is_kept_by_its_digest() {
+    let folder = TempDir::new().unwrap();
+    let manifest = compute(&Source::open(&write(&folder, "m.gguf", &large())).unwrap());
+    let cache = ManifestCache::new(folder.path().join("manifests"));
+    assert_eq!(cache.kept(&manifest.digest()), None);
+    cache.keep(&manifest).unwrap();
+    assert_eq!(cache.kept(&manifest.digest()).as_ref(), Some(&manifest));
+
+    let path = cache.whole_path(&manifest.digest());
+    let good = fs::read(&path).unwrap();
+    for (at, len) in [(0, good.len()), (9, good.len()), (100, good.len()), (good.len() - 1, good.len()), (0, 20)] {
+        let mut bad = good[..len].to_vec();
+        bad[at] ^= 1;
+        fs::write(&path, bad).unwrap();
+        assert_eq!(cache.kept(&manifest.digest()), None, "byte {at} of {len}");
+    }
+    fs::write(&path, [good.as_slice(), &[0; 32]].concat()).unwrap();
+    assert_eq!(cache.kept(&manifest.digest()), None, "a digest too many");
+
+    // What nobody asked for in a month goes when another comes.
+    fs::write(&path, good).unwrap();
+    let long_ago = std::time::SystemTime::now() - FORGET_AFTER_IN_TESTS;
+    fs::File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
+    cache.keep(&compute(&Source::open(&write(&folder, "o.gguf", &model("llama", 2, false))).unwrap())).unwrap();
+    assert!(!path.exists());
+}
+
+const FORGET_AFTER_IN_TESTS: std::time::Duration = std::time::Duration::from_secs(31 * 24 * 3600);

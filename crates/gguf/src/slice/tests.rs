@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use tempfile::TempDir;
 
 use super::*;
-use crate::Value;
 use crate::craft::{Craft, model};
+use crate::{Manifest, Value};
 
 fn header(craft: &Craft) -> Header {
     Header::parse(&craft.file()).unwrap().canonical().unwrap()
@@ -237,7 +237,7 @@ fn an_id_depends_on_source_and_range() {
     assert_ne!(id(1, 0, 2), id(2, 0, 2));
     assert_ne!(id(1, 0, 2), id(1, 0, 3));
     // Pinned: another value is another slicer version.
-    assert_eq!(id(1, 0, 2).to_string(), "812e1f8737490019924f108a26136688207456d62372fe7b2e2be8cee48708ce");
+    assert_eq!(id(1, 0, 2).to_string(), "cf77c4cf102e8bce61b5814de0b0e1d74c3810d68cef31d4e46a7e7e1817f296");
 }
 
 fn source(folder: &TempDir, craft: &Craft) -> Source {
@@ -306,8 +306,8 @@ fn a_slice_is_finished_only_when_every_chunk_is_there() {
     let folder = TempDir::new().unwrap();
     let source = source(&folder, &model("llama", 3, true).f32s("blk.1.big.weight", &[1024, 2100]));
     let plan = SlicePlan::new(source.header(), range(1, 2)).unwrap();
-    let target = folder.path().join("slice.gguf");
-    let mut writer = SliceWriter::create(&plan, &target).unwrap();
+    let (partial, target) = (folder.path().join("slice.partial"), folder.path().join("slice.gguf"));
+    let writer = SliceWriter::create(&plan, &partial).unwrap();
     let hole = plan.parts().iter().position(|part| part.bytes == Bytes::Hole).unwrap();
     let big = plan.parts().iter().position(|part| part.name == "blk.0.big.weight").unwrap();
     let chunk = vec![7; CHUNK_BYTES as usize];
@@ -326,10 +326,129 @@ fn a_slice_is_finished_only_when_every_chunk_is_there() {
     writer.write_chunk(big, 1, &chunk[..rest]).unwrap();
     writer.write_chunk(big, 0, &chunk).unwrap();
     writer.write_chunk(big, 0, &chunk).unwrap();
-    let error = writer.finish().unwrap_err();
+    assert_eq!(writer.missing_bytes(), plan.weight_bytes() - plan.parts()[big].len);
+    let error = writer.finish(&target).unwrap_err();
     assert!(matches!(error, Error::Incomplete { missing: 4 }), "{error}");
     assert!(!target.exists());
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+fn manifest(source: &Source) -> Manifest {
+    Manifest::compute(source, &mut on).unwrap()
+}
+
+fn on(_: crate::Progress) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+#[test]
+fn an_unfinished_slice_is_taken_up_again_chunk_by_chunk() {
+    let folder = TempDir::new().unwrap();
+    let source = source(&folder, &model("llama", 3, true).f32s("blk.1.big.weight", &[1024, 5000]));
+    let plan = SlicePlan::new(source.header(), range(1, 2)).unwrap();
+    let manifest = manifest(&source);
+    let (partial, target) = (folder.path().join("slice.partial"), folder.path().join("slice.gguf"));
+    plan.write(&source, &target, &mut on).unwrap();
+    let expected = fs::read(&target).unwrap();
+    let resume = || SliceWriter::resume(&plan, &partial, &manifest, &mut on).unwrap();
+    let finish = |writer: SliceWriter| {
+        writer.copy_missing(&source, &mut on).unwrap();
+        writer.finish(&target).unwrap();
+        assert!(fs::read(&target).unwrap() == expected);
+        assert!(!partial.exists());
+    };
+
+    // Nothing is there yet; then all but the last chunk of the last part.
+    assert_eq!(resume().missing_bytes(), plan.weight_bytes());
+    let mut left = plan.weight_bytes();
+    let stopped = resume().copy_missing(&source, &mut |progress| {
+        left = progress.total - progress.done;
+        if progress.done > 9 << 20 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert!(matches!(stopped, Err(Error::Cancelled)) && left > 0);
+    let writer = resume();
+    assert_eq!(writer.missing_bytes(), left);
+    finish(writer);
+
+    // A byte that is not as it should be costs its chunk, and a shorter or other file everything.
+    let big = plan.parts().iter().find(|part| part.name == "blk.0.big.weight").unwrap();
+    let mut bad = expected.clone();
+    bad[(big.offset + CHUNK_BYTES) as usize + 17] ^= 1;
+    fs::write(&partial, &bad).unwrap();
+    let writer = resume();
+    let missing: Vec<_> =
+        writer.missing().iter().map(|job| (plan.parts()[job.part].name.as_str(), job.chunk)).collect();
+    assert_eq!(missing, [("blk.0.big.weight", 1)]);
+    finish(writer);
+    let mut other = expected.clone();
+    other[30] ^= 1;
+    for bytes in [&expected[..expected.len() - 1], &other] {
+        fs::write(&partial, bytes).unwrap();
+        let writer = resume();
+        assert_eq!(writer.missing_bytes(), plan.weight_bytes());
+        finish(writer);
+    }
+}
+
+#[test]
+fn a_slice_has_two_names_until_it_is_on_the_disk() {
+    let folder = TempDir::new().unwrap();
+    let source = source(&folder, &model("llama", 3, true));
+    let plan = SlicePlan::new(source.header(), range(1, 2)).unwrap();
+    let (partial, target) = (folder.path().join("slice.partial"), folder.path().join("slice.gguf"));
+    let writer = SliceWriter::create(&plan, &partial).unwrap();
+    writer.copy_missing(&source, &mut on).unwrap();
+    let unsynced = writer.publish(&target).unwrap();
+    assert!(target.exists() && partial.exists());
+    unsynced.sync().unwrap();
+    assert!(target.exists() && !partial.exists());
+    assert!(Source::open(&target).is_ok());
+}
+
+#[test]
+fn zeros_stay_holes_and_are_known_when_a_slice_is_taken_up_again() {
+    let folder = TempDir::new().unwrap();
+    let craft = model("llama", 3, true);
+    // A layer's tensor of 64 MiB that nobody wrote, in a file that ends there.
+    let end = craft.f32s_end();
+    let craft = craft.tensor("blk.1.holed.weight", &[4096, 4096], 0, end);
+    let path = folder.path().join("holed.gguf");
+    fs::write(&path, craft.file()).unwrap();
+    let header = Header::parse(&craft.file()).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(header.data_offset() + header.data_len()).unwrap();
+    let source = Source::open(&path).unwrap();
+    let plan = SlicePlan::new(source.header(), range(1, 2)).unwrap();
+    let manifest = manifest(&source);
+    let partial = folder.path().join("slice.partial");
+    let writer = SliceWriter::create(&plan, &partial).unwrap();
+    writer.copy_missing(&source, &mut on).unwrap();
+    drop(writer);
+    let taken = crate::copy::allocated_bytes(&fs::metadata(&partial).unwrap());
+    assert!(taken < 1 << 20 || cfg!(not(target_os = "linux")), "{taken} bytes on the disk");
+    assert_eq!(SliceWriter::resume(&plan, &partial, &manifest, &mut on).unwrap().missing(), []);
+    // From the network as well.
+    let writer = SliceWriter::create(&plan, &partial).unwrap();
+    for job in writer.missing() {
+        let mut bytes = vec![0; job.len as usize];
+        source.read(job.tensor, job.chunk * CHUNK_BYTES, &mut bytes).unwrap();
+        writer.write_chunk(job.part, job.chunk, &bytes).unwrap();
+    }
+    let taken = crate::copy::allocated_bytes(&fs::metadata(&partial).unwrap());
+    assert!(taken < 1 << 20 || cfg!(not(target_os = "linux")), "{taken} bytes on the disk");
+}
+
+#[test]
+fn most_bytes_lie_in_their_blocks_as_in_the_source() {
+    let craft = model("llama", 4, true).f32s("blk.2.big.weight", &[1024, 1000]);
+    let source = header(&craft);
+    let plan = SlicePlan::new(&source, range(2, 3)).unwrap();
+    let big = plan.parts().iter().find(|part| part.name == "blk.0.big.weight").unwrap();
+    let Bytes::Source { tensor } = big.bytes else { panic!("a hole") };
+    let from = source.data_offset() + source.tensors()[tensor].offset();
+    assert!(matches!(Header::parse(plan.header()).unwrap().metadata().get(PADDING_KEY), Some(Value::String(_))));
+    assert_eq!(from % 4096, big.offset % 4096);
+    // Too little to be worth it.
+    let small = SlicePlan::new(&source, range(1, 2)).unwrap();
+    assert_eq!(Header::parse(small.header()).unwrap().metadata().get(PADDING_KEY), None);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::fmt;
 
 use futures::AsyncReadExt as _;
 use libp2p::Stream;
-use mesh_gguf::{CHUNK_BYTES, Manifest};
+use mesh_gguf::{CHUNK_BYTES, Manifest, MissingChunk};
 use mesh_proto::v1;
 use mesh_proto::v1::weights_request::Request;
 use mesh_proto::v1::weights_response::Response;
@@ -14,8 +14,6 @@ use mesh_types::{Digest, PeerId};
 use super::wire::{self, timely};
 use crate::Mesh;
 
-/// Bytes of the chunks that one request asks for, about.
-const REQUEST_BYTES: u64 = CHUNK_BYTES;
 /// Requests under way on a stream: the holder reads the next while the last travels.
 const PIPELINE: usize = 3;
 
@@ -45,25 +43,12 @@ pub enum HolderFault {
     Broken(String),
 }
 
-/// A chunk to fetch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Job {
-    /// Part of the slice's plan.
-    pub(super) part: usize,
-    /// Tensor of the source's header.
-    pub(super) tensor: usize,
-    /// Number of the chunk in it.
-    pub(super) chunk: u64,
-    /// Its bytes, at most [`CHUNK_BYTES`].
-    pub(super) length: u64,
-}
-
 /// An open stream to a holder.
 pub(super) struct Holder {
     stream: Stream,
     digest: Digest,
-    /// Chunks asked for, in order, of each request under way.
-    asked: VecDeque<VecDeque<Job>>,
+    /// Chunks asked for, in order, of each request under way; none of them empty.
+    asked: VecDeque<VecDeque<MissingChunk>>,
     /// Whether the answer to the first of them has begun.
     begun: bool,
 }
@@ -91,18 +76,31 @@ impl Holder {
         }
     }
 
-    /// The next of `jobs` and its bytes, unverified; `None` when all have come. Takes jobs from the front as it asks for
-    /// them; those asked for and not returned are lost with the holder.
-    pub(super) async fn next(&mut self, jobs: &mut VecDeque<Job>) -> Result<Option<(Job, Vec<u8>)>, HolderFault> {
-        while self.asked.len() < PIPELINE && !jobs.is_empty() {
-            let batch = take_batch(jobs);
-            let spans = batch.iter().map(Job::span).collect();
-            self.asked.push_back(batch);
-            self.ask(Request::Tensors(v1::TensorsRequest { digest: self.digest.0.to_vec(), spans })).await?;
+    /// Whether it may be asked for more already.
+    pub(super) fn has_room(&self) -> bool {
+        self.asked.len() < PIPELINE
+    }
+
+    /// Whether all that it was asked for has come.
+    pub(super) fn is_idle(&self) -> bool {
+        self.asked.is_empty()
+    }
+
+    /// Asks for `batch`, about a chunk's bytes of chunks.
+    pub(super) async fn request(&mut self, batch: VecDeque<MissingChunk>) -> Result<(), HolderFault> {
+        if batch.is_empty() {
+            return Ok(());
         }
+        let spans = batch.iter().map(span).collect();
+        self.asked.push_back(batch);
+        self.ask(Request::Tensors(v1::TensorsRequest { digest: self.digest.0.to_vec(), spans })).await
+    }
+
+    /// The next chunk that was asked for, and its bytes, unverified; `None` when it is idle.
+    pub(super) async fn receive(&mut self) -> Result<Option<(MissingChunk, Vec<u8>)>, HolderFault> {
         let Some(batch) = self.asked.front() else { return Ok(None) };
         if !self.begun {
-            let expected: u64 = batch.iter().map(|job| job.length).sum();
+            let expected: u64 = batch.iter().map(|job| job.len).sum();
             match self.answer().await? {
                 Response::BodyBytes(bytes) if bytes == expected => self.begun = true,
                 _ => return Err(out_of_turn()),
@@ -113,7 +111,7 @@ impl Holder {
             self.asked.pop_front();
             self.begun = false;
         }
-        let mut bytes = vec![0; job.length as usize];
+        let mut bytes = vec![0; job.len as usize];
         for piece in bytes.chunks_mut(256 << 10) {
             timely(wire::STALL, self.stream.read_exact(piece)).await.map_err(broken)?;
         }
@@ -134,24 +132,8 @@ impl Holder {
     }
 }
 
-impl Job {
-    fn span(&self) -> v1::TensorSpan {
-        v1::TensorSpan { tensor: self.tensor as u32, offset: self.chunk * CHUNK_BYTES, length: self.length }
-    }
-}
-
-/// Small tensors go together.
-fn take_batch(jobs: &mut VecDeque<Job>) -> VecDeque<Job> {
-    let mut batch = VecDeque::new();
-    let mut bytes = 0;
-    while let Some(job) = jobs.front()
-        && (batch.is_empty() || bytes + job.length <= REQUEST_BYTES)
-        && batch.len() < 1024
-    {
-        bytes += job.length;
-        batch.extend(jobs.pop_front());
-    }
-    batch
+fn span(job: &MissingChunk) -> v1::TensorSpan {
+    v1::TensorSpan { tensor: job.tensor as u32, offset: job.chunk * CHUNK_BYTES, length: job.len }
 }
 
 fn broken(error: impl fmt::Display) -> HolderFault {
@@ -160,18 +142,4 @@ fn broken(error: impl fmt::Display) -> HolderFault {
 
 fn out_of_turn() -> HolderFault {
     HolderFault::Broken("it answered out of turn".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn requests_are_about_a_chunk_long() {
-        let job = |chunk, length| Job { part: 0, tensor: 0, chunk, length };
-        let mut jobs: VecDeque<_> =
-            [job(0, 10), job(1, 20), job(2, CHUNK_BYTES), job(3, CHUNK_BYTES), job(4, 5)].into();
-        let sizes: Vec<_> = std::iter::from_fn(|| Some(take_batch(&mut jobs).len()).filter(|n| *n > 0)).collect();
-        assert_eq!(sizes, [2, 1, 1, 1]);
-    }
 }

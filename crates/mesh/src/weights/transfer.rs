@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::{AsyncWriteExt as _, StreamExt as _};
 use libp2p::Stream;
-use mesh_gguf::{CHUNK_BYTES, Manifest};
+use mesh_gguf::Manifest;
 use mesh_proto::v1;
 use mesh_proto::v1::weights_request::Request;
 use mesh_proto::v1::weights_response::Response;
@@ -18,10 +18,20 @@ use super::WeightSource;
 use super::wire::{self, timely};
 use crate::mesh::links::{self, Links};
 
-/// Streams served at a time; further ones wait.
+/// Streams served at a time; further ones wait. Each has two pieces in memory at most.
 const MAX_STREAMS: usize = 32;
+/// Manifests sent at a time: each may have the size of a large vocabulary.
+const MAX_MANIFESTS: usize = 2;
+/// Bytes read from the disk at a time.
+const PIECE: u64 = 512 << 10;
 /// A worker that asks for nothing for so long is let go.
 const IDLE: Duration = Duration::from_secs(60);
+
+/// What bounds the memory of serving.
+struct Room {
+    streams: Semaphore,
+    manifests: Semaphore,
+}
 
 /// Serves `source` until dropped. One a mesh: a second one serves nothing.
 pub(crate) async fn serve(links: Arc<Links>, source: Arc<dyn WeightSource>) {
@@ -29,7 +39,7 @@ pub(crate) async fn serve(links: Arc<Links>, source: Arc<dyn WeightSource>) {
         tracing::error!("weights are served already");
         return;
     };
-    let room = Arc::new(Semaphore::new(MAX_STREAMS));
+    let room = Arc::new(Room { streams: Semaphore::new(MAX_STREAMS), manifests: Semaphore::new(MAX_MANIFESTS) });
     let mut streams = JoinSet::new();
     loop {
         tokio::select! {
@@ -37,8 +47,8 @@ pub(crate) async fn serve(links: Arc<Links>, source: Arc<dyn WeightSource>) {
                 let Some((peer, stream)) = stream else { return };
                 let (source, room) = (source.clone(), room.clone());
                 streams.spawn(async move {
-                    let Ok(_permit) = room.acquire().await else { return };
-                    if let Err(error) = serve_stream(source, stream).await {
+                    let Ok(_permit) = room.streams.acquire().await else { return };
+                    if let Err(error) = serve_stream(source, stream, &room).await {
                         tracing::debug!(%peer, %error, "a weights stream ended");
                     }
                 });
@@ -52,12 +62,15 @@ pub(crate) async fn serve(links: Arc<Links>, source: Arc<dyn WeightSource>) {
     }
 }
 
-async fn serve_stream(source: Arc<dyn WeightSource>, mut stream: Stream) -> io::Result<()> {
+async fn serve_stream(source: Arc<dyn WeightSource>, mut stream: Stream, room: &Room) -> io::Result<()> {
     links::take(&mut stream).await?;
     let mut known: Option<Arc<Manifest>> = None;
     while let Some(request) = wire::receive::<v1::WeightsRequest>(&mut stream, wire::MAX_REQUEST, IDLE).await? {
         match prepare(&source, request, &mut known).await {
-            Ok(Answer::Manifest(manifest)) => respond(&mut stream, Response::Manifest(on_wire(&manifest))).await?,
+            Ok(Answer::Manifest(manifest)) => {
+                let Ok(_permit) = room.manifests.acquire().await else { return Ok(()) };
+                wire::send_bytes(&mut stream, &wire::manifest_message(&manifest)).await?;
+            }
             Ok(Answer::Bytes(digest, spans)) => {
                 respond(&mut stream, Response::BodyBytes(spans.iter().map(|span| span.length).sum())).await?;
                 send_spans(&mut stream, &source, digest, spans).await?;
@@ -124,10 +137,6 @@ fn check_spans(manifest: &Manifest, spans: &[v1::TensorSpan]) -> Result<(), Stri
     if total > wire::MAX_BODY { Err(format!("{total} bytes at once are too many")) } else { Ok(()) }
 }
 
-fn on_wire(manifest: &Manifest) -> v1::Manifest {
-    v1::Manifest { header: manifest.header_bytes().to_vec(), tensor_chunks: manifest.tensor_chunks().collect() }
-}
-
 async fn respond(stream: &mut Stream, response: Response) -> io::Result<()> {
     wire::send(stream, &v1::WeightsResponse { response: Some(response) }).await
 }
@@ -139,22 +148,40 @@ async fn send_spans(
     digest: Digest,
     spans: Vec<v1::TensorSpan>,
 ) -> io::Result<()> {
-    for span in spans {
-        let end = span.offset + span.length;
-        let mut offset = span.offset;
-        while offset < end {
-            let length = CHUNK_BYTES.min(end - offset);
-            let source = source.clone();
-            let bytes = tokio::task::spawn_blocking(move || {
-                let mut bytes = vec![0; length as usize];
-                source.read(&digest, span.tensor as usize, offset, &mut bytes).map(|()| bytes)
-            });
-            let bytes = bytes.await.map_err(io::Error::other)??;
-            for piece in bytes.chunks(256 << 10) {
-                timely(wire::STALL, stream.write_all(piece)).await?;
-            }
-            offset += length;
-        }
+    let mut pieces = spans.into_iter().flat_map(pieces);
+    let Some(first) = pieces.next() else { return Ok(()) };
+    let mut ready = read(source, digest, first).await?;
+    for piece in pieces {
+        // The disk reads the next one while this one travels.
+        let ((), next) = futures::try_join!(send_piece(stream, &ready), read(source, digest, piece))?;
+        ready = next;
     }
+    send_piece(stream, &ready).await?;
     timely(wire::STALL, stream.flush()).await
+}
+
+/// A tensor's number, and bytes of it.
+type Piece = (usize, u64, u64);
+
+/// A span in pieces of [`PIECE`] bytes.
+fn pieces(span: v1::TensorSpan) -> impl Iterator<Item = Piece> {
+    let end = span.offset + span.length;
+    let starts = (span.offset..end).step_by(PIECE as usize);
+    starts.map(move |start| (span.tensor as usize, start, PIECE.min(end - start)))
+}
+
+async fn read(source: &Arc<dyn WeightSource>, digest: Digest, (tensor, offset, len): Piece) -> io::Result<Vec<u8>> {
+    let source = Arc::clone(source);
+    let reading = tokio::task::spawn_blocking(move || {
+        let mut bytes = vec![0; len as usize];
+        source.read(&digest, tensor, offset, &mut bytes).map(|()| bytes)
+    });
+    reading.await.map_err(io::Error::other)?
+}
+
+async fn send_piece(stream: &mut Stream, bytes: &[u8]) -> io::Result<()> {
+    for part in bytes.chunks(256 << 10) {
+        timely(wire::STALL, stream.write_all(part)).await?;
+    }
+    Ok(())
 }

@@ -3,15 +3,19 @@
 use std::io;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use libp2p::StreamProtocol;
+use mesh_gguf::Manifest;
+use mesh_gguf::header::MAX_HEADER_BYTES;
 use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
 pub(super) const PROTOCOL: StreamProtocol = StreamProtocol::new("/mesh-node/weights/1");
 /// Room for thousands of spans.
 pub(super) const MAX_REQUEST: usize = 1 << 20;
-/// Room for the header of a model with a large vocabulary, and the digests of a terabyte.
-pub(super) const MAX_RESPONSE: usize = 256 << 20;
+/// Room for the largest header, and the digests of four terabytes.
+pub(super) const MAX_RESPONSE: usize = MAX_HEADER_BYTES as usize + (16 << 20);
 /// Bytes that one request may ask for.
 pub(super) const MAX_BODY: u64 = 64 << 20;
 /// A transfer in which nothing moves for so long is given up.
@@ -37,16 +41,44 @@ pub(super) async fn receive<M: Message + Default>(
         bytes.resize(length.min(at + (1 << 20)), 0);
         timely(wait, io.read_exact(&mut bytes[at..])).await?;
     }
-    M::decode(bytes.as_slice()).map(Some).map_err(|_| invalid("a malformed message"))
+    // Fields of bytes share the message's memory.
+    M::decode(Bytes::from(bytes)).map(Some).map_err(|_| invalid("a malformed message"))
 }
 
 /// Writes one message, and lets it go out.
 pub(super) async fn send(io: &mut (impl AsyncWrite + Unpin), message: &impl Message) -> io::Result<()> {
-    let bytes = message.encode_length_delimited_to_vec();
+    send_bytes(io, &message.encode_length_delimited_to_vec()).await
+}
+
+/// Writes bytes, and lets them go out.
+pub(super) async fn send_bytes(io: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
     for piece in bytes.chunks(1 << 20) {
         timely(STALL, io.write_all(piece)).await?;
     }
     timely(STALL, io.flush()).await
+}
+
+/// The message that answers with `manifest`, its length before it: [`v1::WeightsResponse`], without a second copy of
+/// what may be tens of megabytes.
+pub(super) fn manifest_message(manifest: &Manifest) -> Vec<u8> {
+    let header_len = manifest.header().data_offset();
+    let chunks = || manifest.chunks().map(|digests| 32 * digests.len());
+    let field = |tag, len: usize| key_len(tag) + encoded_len_varint(len as u64) + len;
+    let inner = field(1, header_len as usize) + chunks().map(|len| field(2, len)).sum::<usize>();
+    let mut out = Vec::with_capacity(field(1, inner) + 10);
+    encode_varint(field(1, inner) as u64, &mut out);
+    encode_key(1, WireType::LengthDelimited, &mut out);
+    encode_varint(inner as u64, &mut out);
+    encode_key(1, WireType::LengthDelimited, &mut out);
+    encode_varint(header_len, &mut out);
+    // Memory takes all that is written to it.
+    let _ = manifest.header().write_to(&mut out);
+    for digests in manifest.chunks() {
+        encode_key(2, WireType::LengthDelimited, &mut out);
+        encode_varint(32 * digests.len() as u64, &mut out);
+        digests.iter().for_each(|digest| out.extend(digest.0));
+    }
+    out
 }
 
 /// `work`, unless it takes longer than `wait`.
@@ -77,9 +109,35 @@ fn invalid(what: &'static str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use futures::io::Cursor;
+    use mesh_gguf::{GgmlType, Header, Metadata, Source, TensorInfo, Value};
     use mesh_proto::v1;
 
     use super::*;
+
+    #[test]
+    fn a_manifest_is_written_as_its_message() {
+        let dir = tempfile::tempdir().unwrap();
+        let metadata = (0..300).fold(Metadata::default(), |mut metadata, number| {
+            metadata.set(&format!("key.{number}"), Value::U32(number));
+            metadata
+        });
+        let tensor = |name, values| TensorInfo::new(name, &[values], GgmlType::F32).unwrap();
+        let header = Header::build(metadata, vec![tensor("a", 3), tensor("b", 3 << 20)]).unwrap();
+        let path = dir.path().join("m.gguf");
+        let mut bytes = header.to_bytes();
+        bytes.resize((header.data_offset() + header.data_len()) as usize, 1);
+        std::fs::write(&path, bytes).unwrap();
+        let source = Source::open(&path).unwrap();
+        let manifest = Manifest::compute(&source, &mut |_| std::ops::ControlFlow::Continue(())).unwrap();
+        let digests = |digests: &[mesh_types::Digest]| digests.iter().flat_map(|digest| digest.0).collect::<Vec<_>>();
+        let wire = v1::Manifest {
+            header: header.to_bytes().into(),
+            tensor_chunks: manifest.chunks().map(|chunks| Bytes::from(digests(chunks))).collect(),
+        };
+        let response = v1::weights_response::Response::Manifest(wire);
+        let expected = v1::WeightsResponse { response: Some(response) }.encode_length_delimited_to_vec();
+        assert_eq!(manifest_message(&manifest), expected);
+    }
 
     #[tokio::test]
     async fn messages_survive_and_are_bounded() {
