@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 use mesh_gateway::Gateway;
 use mesh_gateway::announce::{Announcement, Announcer};
-use mesh_mesh::weights::SliceFetcher;
+use mesh_mesh::weights::{SliceCache, SliceFetcher};
 use mesh_mesh::{DataDir, Identity, JoinToken, Membership, Mesh};
 use mesh_proto::v1::inference_server::InferenceServer;
 use mesh_proto::v1::stage_control_server::StageControlServer;
@@ -57,6 +57,7 @@ pub struct Node {
     /// Gateway, admin service and supervisors.
     tasks: JoinSet<Result<()>>,
     loads: TaskTracker,
+    slices: SliceCache,
     stop: CancellationToken,
     _data_dir: DataDir,
 }
@@ -108,13 +109,14 @@ impl Node {
 
         let cache = data_dir.path().join("cache");
         let holdings = Arc::new(Holdings::new(&cache));
+        let slices = SliceCache::open(cache.join("slices"), settings.cache)?;
         mesh.serve_weights(holdings.offered());
         let loads = TaskTracker::new();
         let served = ServedModels::new(models.iter().map(|(model, _)| Arc::clone(model)));
         let control = StageControlService::new(
             mesh.clone(),
             host.clone(),
-            SliceFetcher::new(mesh.clone(), &cache),
+            SliceFetcher::new(mesh.clone(), slices.clone(), holdings.manifests()),
             settings.stage.compute.clone(),
             loads.clone(),
         );
@@ -132,7 +134,7 @@ impl Node {
             board: Arc::clone(&board),
             holdings,
             settings: settings.stage.clone(),
-            cache,
+            slices: slices.clone(),
         };
         let mut node = Self {
             mesh,
@@ -141,6 +143,7 @@ impl Node {
             board,
             tasks: JoinSet::new(),
             loads,
+            slices,
             stop: CancellationToken::new(),
             _data_dir: data_dir,
         };
@@ -201,6 +204,7 @@ impl Node {
         self.loads.close();
         self.host.shutdown().await;
         self.loads.wait().await;
+        self.slices.close().await;
         self.endpoint.shutdown().await;
         self.mesh.shutdown().await;
     }

@@ -96,6 +96,10 @@ pub struct NodeArgs {
     /// Memory that this node offers, as in 8G [default: 80 % of what is free].
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<ByteSize>,
+    /// Disk that this node's slices of models may take, as in 100G; the least recently used go, but none that runs
+    /// [default: a fifth of the disk].
+    #[arg(long, value_name = "SIZE")]
+    pub cache: Option<ByteSize>,
     /// Tokens one sequence can hold [default: the model's own, at most 8192].
     #[arg(long, value_name = "N")]
     pub ctx: Option<u32>,

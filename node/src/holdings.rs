@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use mesh_gguf::{Error, ManifestCache, Source};
+use mesh_gguf::{Error, Manifest, ManifestCache, Source};
 use mesh_mesh::weights;
 use mesh_types::Digest;
 use tokio_util::sync::CancellationToken;
@@ -27,7 +27,12 @@ impl Holdings {
         Arc::clone(&self.offered)
     }
 
-    /// The digest of `source`, which is offered from now on. Reads the whole file the first time.
+    /// Manifests, of files here and of what peers hold.
+    pub fn manifests(&self) -> Arc<ManifestCache> {
+        Arc::clone(&self.manifests)
+    }
+
+    /// The digest of `source`: see [`Self::manifest`].
     ///
     /// # Errors
     /// Where it cannot be read.
@@ -35,18 +40,28 @@ impl Holdings {
     /// # Cancel safety
     /// Dropping the future stops the reading.
     pub async fn digest(&self, source: &Arc<Source>) -> Result<Digest, Error> {
+        self.manifest(source).await.map(|manifest| manifest.digest())
+    }
+
+    /// The manifest of `source`, which is offered from now on. Reads the whole file the first time.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops the reading.
+    pub async fn manifest(&self, source: &Arc<Source>) -> Result<Arc<Manifest>, Error> {
         let cancel = CancellationToken::new();
         let _cancelled_when_dropped = cancel.clone().drop_guard();
         let (manifests, reading) = (Arc::clone(&self.manifests), Arc::clone(source));
         let manifest = tokio::task::spawn_blocking(move || manifests.get(&reading, &mut |_| unless(&cancel)));
-        let manifest = manifest.await.unwrap_or(Err(Error::Cancelled))?;
-        let digest = manifest.digest();
-        self.offered.add(Arc::new(manifest), Arc::clone(source));
-        Ok(digest)
+        let manifest = Arc::new(manifest.await.unwrap_or(Err(Error::Cancelled))?);
+        self.offered.add(Arc::clone(&manifest), Arc::clone(source));
+        Ok(manifest)
     }
 }
 
 /// For work on files that asks now and then whether to go on.
-pub fn unless(cancelled: &CancellationToken) -> ControlFlow<()> {
+fn unless(cancelled: &CancellationToken) -> ControlFlow<()> {
     if cancelled.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }

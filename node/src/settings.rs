@@ -40,6 +40,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Memory on offer; `None`: 80 % of what is free.
     pub memory: Option<ByteSize>,
+    /// Disk that slices of models may take; `None`: a fifth of it.
+    pub cache: Option<ByteSize>,
     /// Models to serve as stage 0.
     pub models: Vec<ModelSettings>,
     /// How its stages run.
@@ -102,6 +104,7 @@ struct ConfigFile {
     gateway: Option<String>,
     listen: Option<SocketAddr>,
     memory: Option<String>,
+    cache: Option<String>,
     ctx: Option<u32>,
     parallel: Option<u32>,
     threads: Option<u32>,
@@ -137,23 +140,25 @@ impl Settings {
         let gateway = gateway(args.gateway.as_deref().or(file.gateway.as_deref()))?;
         let api_key = args.api_key.clone().or(file.api_key.clone()).filter(|key| !key.is_empty());
         require_key(gateway, api_key.as_deref())?;
-        let memory = match (args.memory, &file.memory) {
-            (Some(size), _) => Some(size),
-            (None, Some(text)) => Some(text.parse().map_err(|e| SettingsError(format!("memory: {e}")))?),
-            (None, None) => None,
-        };
         Ok(Self {
             name: args.name.clone().or(file.name.clone()).unwrap_or_else(host_name),
             data_dir: data_dir(args.data_dir.as_deref().or(file.data_dir.as_deref()))?,
             log_format: args.log_format.or(file.log_format).unwrap_or_default(),
             gateway,
             listen: args.listen.or(file.listen).unwrap_or(DEFAULT_LISTEN),
-            memory,
+            memory: size("memory", args.memory, file.memory.as_deref())?,
+            cache: size("cache", args.cache, file.cache.as_deref())?,
             models: models(&args, &file)?,
             stage: stage(&args, &file)?,
             api_key,
         })
     }
+}
+
+/// A flag's size, else the configuration file's.
+fn size(what: &str, flag: Option<ByteSize>, file: Option<&str>) -> Result<Option<ByteSize>, SettingsError> {
+    let parse = |text: &str| text.parse().map_err(|e| SettingsError(format!("{what}: {e}")));
+    flag.map(Ok).or_else(|| file.map(parse)).transpose()
 }
 
 /// The data directory to use: what was given, else the platform's place for it.
@@ -358,12 +363,13 @@ mod tests {
         let path = dir.path().join("c.toml");
         std::fs::write(
             &path,
-            "name = 'file'\nctx = 1024\nparallel = 2\ngpu_layers = 3\n[[models]]\npath = 'm.gguf'\nname = 'x'\n",
+            "name = 'file'\nctx = 1024\nparallel = 2\ngpu_layers = 3\ncache = '20G'\n[[models]]\npath = 'm.gguf'\nname = 'x'\n",
         )
         .unwrap();
         let settings = Settings::load(NodeArgs { config: Some(path.clone()), ctx: Some(512), ..args() }).unwrap();
         assert_eq!((settings.name.as_str(), settings.stage.ctx, settings.stage.parallel), ("file", Some(512), 2));
         assert_eq!(settings.stage.compute.gpu_layers, Some(3));
+        assert_eq!((settings.cache, settings.memory), (Some(ByteSize(20 << 30)), None));
         assert_eq!(settings.models[0].name.as_str(), "x");
         std::fs::write(&path, "colour = 1").unwrap();
         let error = Settings::load(NodeArgs { config: Some(path), ..args() }).unwrap_err();

@@ -8,11 +8,13 @@ mod control;
 mod host;
 mod meter;
 mod process;
+mod progress;
 
 pub use config::{StagePlan, shape};
 pub use control::StageControlService;
 pub use host::{HostedStage, StageHost};
 pub use process::run as run_stage_process;
+pub use progress::reported;
 
 /// The hidden command that a stage's child process is started with.
 pub const STAGE_COMMAND: &str = "stage-process";

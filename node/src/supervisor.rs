@@ -9,13 +9,13 @@ mod moves;
 mod placement;
 mod scripted;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_engine::chain::Chain;
 use mesh_engine::{Generator, Stage, StageError, TokenEvent};
 use mesh_mesh::Mesh;
+use mesh_mesh::weights::SliceCache;
 use mesh_pipeline::{Pipeline, Pulse};
 use mesh_routing::plan::ModelShape;
 use mesh_routing::{PlacedStage, Split};
@@ -66,8 +66,8 @@ pub struct Parts {
     pub holdings: Arc<Holdings>,
     /// How stages run here.
     pub settings: StageSettings,
-    /// Where slices are kept.
-    pub cache: PathBuf,
+    /// Slices of this machine.
+    pub slices: SliceCache,
 }
 
 /// Keeps one model served.

@@ -22,7 +22,7 @@ mod transfer;
 mod wire;
 
 pub use cache::{CacheError, Lease, SliceCache};
-pub use fetch::{FetchError, Slice, SliceFetcher, SliceRequest};
+pub use fetch::{FetchError, SliceFetcher, SliceRequest};
 pub use holder::{HolderError, HolderFault};
 pub use mesh_gguf::Progress;
 pub(crate) use transfer::serve;

@@ -1,13 +1,13 @@
 //! The stage-control service: a peer's stage-0 node asks this one to run a stage of its model.
 
 use std::pin::Pin;
-use std::time::Duration;
+use std::sync::Arc;
 
 use futures::Stream;
 use kernels_ffi::KvType;
 use mesh_engine::llama::{Compute, Limits};
-use mesh_gguf::ModelInfo;
-use mesh_mesh::weights::{Progress, SliceFetcher, SliceRequest};
+use mesh_gguf::{Manifest, ModelInfo};
+use mesh_mesh::weights::{Lease, Progress, SliceFetcher, SliceRequest};
 use mesh_mesh::{Caller, Mesh};
 use mesh_proto::convert::Malformed;
 use mesh_proto::v1;
@@ -15,17 +15,15 @@ use mesh_proto::v1::load_stage_event::Event;
 use mesh_proto::v1::stage_control_server::StageControl;
 use mesh_types::{ByteSize, Digest, LayerRange, ModelId, PeerId, StageId};
 use tokio::sync::{mpsc, watch};
-use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::config::StagePlan;
-use super::host::StageHost;
+use super::host::{ExpectedStage, StageHost};
+use super::progress::reported;
 
 /// Events that may wait for a slow caller.
 const EVENTS: usize = 16;
-/// How often a fetch reports.
-const REPORT_EVERY: Duration = Duration::from_millis(500);
 
 /// Runs stages for admitted peers.
 pub struct StageControlService {
@@ -123,31 +121,36 @@ impl Loading {
         let plan = StagePlan { model: wanted.model, layers: wanted.slice.layers, limits: wanted.limits };
         let memory = plan.memory(&info);
         self.host.check_room(memory)?;
-        let path = self.fetch(wanted.slice.clone(), events).await?;
+        let expected = self.host.expect(&wanted.id, &plan.model, plan.layers, memory);
+        let slice = self.fetch(wanted.slice, Arc::clone(&manifest), (events, &expected)).await?;
         send(events, Event::Loading(v1::Loading {})).await;
         let compute = Compute { kv_type: wanted.kv_type, ..self.compute.clone() };
+        let path = slice.path().to_owned();
         let config = plan.sliced(manifest.header(), path, None, compute).map_err(|e| e.to_string())?;
-        let stage = self.host.load(wanted.id, &config, memory).await.map_err(|e| e.to_string())?;
+        let loaded = self.host.load(wanted.id, &config, memory, Some(slice)).await;
+        let stage = loaded.map_err(|e| e.to_string())?;
         self.host.tie(&stage, wanted.owner, self.lost.clone());
         Ok(ByteSize(stage.child.weight_bytes()))
     }
 
-    /// Fetches the slice, telling the caller now and then how far it is.
-    async fn fetch(&self, slice: SliceRequest, events: &Events) -> Result<std::path::PathBuf, String> {
+    /// Fetches the slice, telling the caller, and whoever looks at the stage, now and then how far it is.
+    async fn fetch(
+        &self,
+        slice: SliceRequest,
+        manifest: Arc<Manifest>,
+        (events, expected): (&Events, &ExpectedStage),
+    ) -> Result<Lease, String> {
         let (progress, seen) = watch::channel(Progress { done: 0, total: 0 });
-        let fetching = self.fetcher.fetch(slice, move |now| {
+        let fetching = self.fetcher.fetch(slice, manifest, move |now| {
             progress.send_replace(now);
         });
-        let mut reports = Box::pin(tokio_stream::wrappers::WatchStream::from_changes(seen).throttle(REPORT_EVERY));
-        tokio::pin!(fetching);
-        loop {
-            tokio::select! {
-                path = &mut fetching => return path.map_err(|e| e.to_string()),
-                Some(Progress { done, total }) = reports.next() => {
-                    send(events, Event::Fetching(v1::Fetching { done_bytes: done, total_bytes: total })).await;
-                }
-            }
-        }
+        let fetched = reported(fetching, seen, |Progress { done, total }| {
+            expected.says(format!("fetching: {} of {}", ByteSize(done), ByteSize(total)));
+            let event = Event::Fetching(v1::Fetching { done_bytes: done, total_bytes: total });
+            // A caller that is slow to listen hears the next one.
+            let _ = events.try_send(Ok(v1::LoadStageEvent { event: Some(event) }));
+        });
+        fetched.await.map_err(|e| e.to_string())
     }
 }
 

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use mesh_engine::child::{ChildCommand, ChildStage};
 use mesh_engine::llama::LlamaStageConfig;
 use mesh_engine::{Stage, StageError};
+use mesh_mesh::weights::Lease;
 use mesh_transport::StageDirectory;
-use mesh_types::{ByteSize, PeerId, StageId, StageView};
+use mesh_types::{ByteSize, LayerRange, ModelId, PeerId, StageId, StageView};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -38,8 +39,17 @@ pub struct HostedStage {
     /// What was set aside for it.
     pub memory: ByteSize,
     meter: Meter,
+    /// Its slice, if it is one: not to be removed from the cache.
+    _slice: Option<Lease>,
     /// Ends its watcher.
     released: CancellationToken,
+}
+
+/// A stage whose weights are on their way, as others see it. Gone when this is dropped, unless it was loaded meanwhile.
+pub struct ExpectedStage {
+    host: StageHost,
+    id: StageId,
+    row: StageView,
 }
 
 /// Removes a stage's row where loading it is given up.
@@ -57,7 +67,17 @@ impl StageHost {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Sets `memory` aside, starts a child process that loads the stage, and waits until it is ready.
+    /// Shows a stage whose weights are not here yet.
+    pub fn expect(&self, id: &StageId, model: &ModelId, layers: LayerRange, memory: ByteSize) -> ExpectedStage {
+        let state = "loading".to_owned();
+        let (model, weights) = (model.clone(), ByteSize(0));
+        let row = StageView { model, layers, state, weights, memory, detail: String::new() };
+        self.shared.board.set_stage(id, row.clone());
+        ExpectedStage { host: self.clone(), id: id.clone(), row }
+    }
+
+    /// Sets `memory` aside, starts a child process that loads the stage, and waits until it is ready. `slice` holds its
+    /// file in the cache.
     ///
     /// # Errors
     /// [`StageError::Load`]: the process ended, or could not load.
@@ -69,6 +89,7 @@ impl StageHost {
         id: StageId,
         config: &LlamaStageConfig,
         memory: ByteSize,
+        slice: Option<Lease>,
     ) -> Result<Arc<HostedStage>, StageError> {
         let board = &self.shared.board;
         let row = |state, weights| view(config, state, Room { weights, memory }, String::new());
@@ -84,7 +105,8 @@ impl StageHost {
         board.set_stage(&id, row("ready", weights));
         kept.keep = true;
         let meter = Meter::new(weights, Arc::clone(board));
-        let stage = Arc::new(HostedStage { id: id.clone(), child, memory, meter, released: CancellationToken::new() });
+        let released = CancellationToken::new();
+        let stage = Arc::new(HostedStage { id: id.clone(), child, memory, meter, _slice: slice, released });
         self.stages().insert(id.clone(), Arc::clone(&stage));
         self.watch(Arc::clone(&stage), config.clone());
         Ok(stage)
@@ -162,6 +184,21 @@ impl StageHost {
 
     fn stages(&self) -> std::sync::MutexGuard<'_, HashMap<StageId, Arc<HostedStage>>> {
         self.shared.stages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ExpectedStage {
+    /// Says how far its weights are.
+    pub fn says(&self, detail: String) {
+        self.host.shared.board.set_stage(&self.id, StageView { detail, ..self.row.clone() });
+    }
+}
+
+impl Drop for ExpectedStage {
+    fn drop(&mut self) {
+        if !self.host.has(&self.id) {
+            self.host.shared.board.remove_stage(&self.id);
+        }
     }
 }
 

@@ -1,27 +1,28 @@
 //! Loads the stages of a placement, here and on peers, and takes them down again.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::try_join_all;
 use mesh_engine::{Stage, StageError, StageSpec};
-use mesh_gguf::{SliceId, SlicePlan};
+use mesh_gguf::Progress;
+use mesh_mesh::weights::Lease;
 use mesh_proto::v1;
 use mesh_proto::v1::load_stage_event::Event;
 use mesh_proto::v1::stage_control_client::StageControlClient;
 use mesh_routing::PlacedStage;
 use mesh_transport::{Hop, RemoteChain};
-use mesh_types::{ByteSize, LayerRange, PeerId, StageId};
-use tokio_util::sync::CancellationToken;
+use mesh_types::{ByteSize, LayerRange, ModelView, PeerId, PeerState, PeerView, StageId};
+use tokio::sync::watch;
 
 use super::{Parts, PlaceError, Placement, Supervisor, chain};
-use crate::holdings::unless;
-use crate::stages::HostedStage;
+use crate::stages::{HostedStage, reported};
 
 /// How long a peer may say nothing while it loads a stage.
 const SILENCE_LIMIT: Duration = Duration::from_secs(120);
+/// Holders that a peer is told of.
+const MAX_HOLDERS: usize = 16;
 /// How long a peer may take to unload.
 const UNLOAD_LIMIT: Duration = Duration::from_secs(3);
 
@@ -54,7 +55,8 @@ impl Supervisor {
         let ids: Vec<StageId> = stages.iter().map(|_| StageId::new(uuid::Uuid::now_v7().to_string())).collect();
         let (here, there): (Vec<_>, Vec<_>) = stages.iter().zip(&ids).partition(|(stage, _)| stage.local);
         let whole = stages.len() == 1;
-        let here = try_join_all(here.iter().map(|(stage, id)| self.load_here(stage.layers, whole, id, kept.clone())));
+        let load_here = |stage: &PlacedStage, id| self.load_here(stage.layers, whole, id, (kept.clone(), tell));
+        let here = try_join_all(here.iter().map(|(stage, id)| load_here(stage, id)));
         let far = try_join_all(there.iter().map(|(stage, id)| self.load_there(stage, id, tell)));
         let (own, far) = tokio::join!(here, far);
         let own = own.map(|mut own| own.pop());
@@ -93,39 +95,38 @@ impl Supervisor {
         layers: LayerRange,
         whole: bool,
         id: &StageId,
-        kept: Option<Arc<HostedStage>>,
+        (kept, tell): (Option<Arc<HostedStage>>, Tell),
     ) -> Result<Arc<HostedStage>, PlaceError> {
         if let Some(stage) = kept.filter(|stage| self.parts.host.has(&stage.id)) {
             return Ok(stage);
         }
         let plan = self.plan(layers);
         let (source, compute) = (&self.model.source, self.parts.settings.compute.clone());
+        let mut lease = None;
         let config = if whole {
             plan.whole(source, &self.model.info, compute)
         } else {
-            let path = self.slice(layers).await?;
-            plan.sliced(source.header(), path, Some(source), compute)?
+            let slice = self.slice(layers, tell).await?;
+            let config = plan.sliced(source.header(), slice.path().to_owned(), Some(source), compute)?;
+            lease = Some(slice);
+            config
         };
-        Ok(self.parts.host.load(id.clone(), &config, plan.memory(&self.model.info)).await?)
+        let memory = plan.memory(&self.model.info);
+        Ok(self.parts.host.load(id.clone(), &config, memory, lease).await?)
     }
 
     /// This node's own slice, cut from its file unless it lies in the cache.
-    async fn slice(&self, layers: LayerRange) -> Result<PathBuf, PlaceError> {
+    async fn slice(&self, layers: LayerRange, tell: Tell) -> Result<Lease, PlaceError> {
         let source = Arc::clone(&self.model.source);
-        let digest = self.parts.holdings.digest(&source).await?;
-        let folder = self.parts.cache.join("slices");
-        let cancel = CancellationToken::new();
-        let _cancelled_when_dropped = cancel.clone().drop_guard();
-        let cutting = tokio::task::spawn_blocking(move || {
-            let path = folder.join(format!("{}.gguf", SliceId::new(digest, layers)));
-            if !path.exists() {
-                make_folder(&folder)?;
-                let plan = SlicePlan::new(source.header(), layers)?;
-                plan.write(&source, &path, &mut |_| unless(&cancel))?;
-            }
-            Ok::<_, mesh_gguf::Error>(path)
+        let manifest = self.parts.holdings.manifest(&source).await?;
+        let (progress, seen) = watch::channel(Progress { done: 0, total: 0 });
+        let cutting = self.parts.slices.cut(source, manifest, layers, move |now| {
+            progress.send_replace(now);
         });
-        Ok(cutting.await.unwrap_or(Err(mesh_gguf::Error::Cancelled))?)
+        Ok(reported(cutting, seen, |Progress { done, total }| {
+            self.tell(tell, &format!("cutting layers {layers}: {} of {}", ByteSize(done), ByteSize(total)));
+        })
+        .await?)
     }
 
     /// Has a peer load its stage, and follows its progress.
@@ -137,7 +138,7 @@ impl Supervisor {
             model: plan.model.to_string(),
             digest: self.digest.map(|digest| digest.0.to_vec()).unwrap_or_default(),
             layers: Some(stage.layers.into()),
-            holders: Vec::new(),
+            holders: self.holders(),
             context: plan.limits.n_ctx,
             sequences: plan.limits.n_seq,
             batch: plan.limits.n_batch,
@@ -168,6 +169,17 @@ impl Supervisor {
                 None => return Err(refused("it hung up".to_owned())),
             }
         }
+    }
+
+    /// Peers that have the model's file: this node, and those that serve it too.
+    fn holders(&self) -> Vec<String> {
+        let view = self.parts.mesh.view();
+        let view = view.borrow();
+        let has_it = |peer: &&PeerView| {
+            let same = |model: &ModelView| model.digest.is_some() && model.digest == self.digest;
+            peer.local || (peer.state == PeerState::Ready && peer.models.iter().any(same))
+        };
+        view.peers.iter().filter(has_it).map(|peer| peer.id.to_string()).take(MAX_HOLDERS).collect()
     }
 
     /// Links the stages to one: this node's own, then those elsewhere in one chain whose last answers directly.
@@ -232,12 +244,4 @@ pub(super) async fn unload(parts: &Parts, remote: Vec<(PeerId, StageId)>) {
             tracing::warn!(stage = %id, "{} did not confirm that it unloaded the stage", peer.short());
         }
     }
-}
-
-fn make_folder(folder: &std::path::Path) -> Result<(), mesh_gguf::Error> {
-    std::fs::create_dir_all(folder).map_err(|source| mesh_gguf::Error::Io {
-        doing: "create",
-        path: folder.to_owned(),
-        source,
-    })
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use mesh_engine::llama::Limits;
 use mesh_engine::{Stage as _, StageError};
 use mesh_gguf::allowed_cuts;
+use mesh_mesh::weights::FetchError;
 use mesh_routing::plan::{self, Host, ModelShape, PlanError};
 use mesh_routing::{PlacedStage, PlacementError, Split, placement};
 use mesh_types::{ByteSize, LayerRange, MeshView};
@@ -28,6 +29,9 @@ pub enum PlaceError {
     /// Its file cannot be split.
     #[error("{0}")]
     Slice(#[from] mesh_gguf::Error),
+    /// Its slice cannot be had.
+    #[error("{0}")]
+    Weights(Box<FetchError>),
     /// A stage here or elsewhere.
     #[error("{0}")]
     Stage(#[from] StageError),
@@ -41,6 +45,12 @@ pub enum PlaceError {
         /// Its reason.
         reason: String,
     },
+}
+
+impl From<FetchError> for PlaceError {
+    fn from(error: FetchError) -> Self {
+        Self::Weights(Box::new(error))
+    }
 }
 
 /// Checks a split that was asked for against the model, so that a mistake is told at the start and not while serving.

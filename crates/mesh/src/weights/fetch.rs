@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mesh_gguf::{Header, Manifest, ManifestCache, Progress, SliceId, SlicePlan, SliceWriter, Source};
+use mesh_gguf::{Manifest, ManifestCache, Progress, SliceId, SlicePlan, SliceWriter, Source};
 use mesh_types::{ByteSize, Digest, ErrorClass, LayerRange, PeerId};
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
@@ -27,15 +27,6 @@ pub struct SliceRequest {
     pub layers: LayerRange,
     /// Peers that have the source; several are asked at the same time.
     pub holders: Vec<PeerId>,
-}
-
-/// A slice that is there, and the header of the model that it was cut from.
-#[derive(Clone, Debug)]
-pub struct Slice {
-    /// Holds it in the cache, and says where it is.
-    pub lease: Lease,
-    /// The model's header.
-    pub header: Arc<Header>,
 }
 
 /// Gets slices into a cache. Clones share their work.
@@ -91,9 +82,35 @@ impl SliceFetcher {
         Self { mesh, cache, manifests }
     }
 
+    /// The manifest of the source that `request` names: the one that is kept here, or that of the first holder that has
+    /// it, which is kept from now on.
+    ///
+    /// # Errors
+    /// [`FetchError::NoHolders`], [`FetchError::Holders`].
+    ///
+    /// # Cancel safety
+    /// May be dropped.
+    pub async fn manifest(&self, request: &SliceRequest) -> Result<Arc<Manifest>, FetchError> {
+        let (manifests, digest) = (Arc::clone(&self.manifests), request.digest);
+        let kept = tokio::task::spawn_blocking(move || manifests.kept(&digest)).await;
+        if let Some(manifest) = kept.map_err(|_| FetchError::Internal)? {
+            return Ok(Arc::new(manifest));
+        }
+        if request.holders.is_empty() {
+            return Err(FetchError::NoHolders);
+        }
+        let manifest = Arc::new(Faults::default().first_manifest(&self.mesh, request).await?);
+        let (manifests, keeping) = (Arc::clone(&self.manifests), Arc::clone(&manifest));
+        let kept = tokio::task::spawn_blocking(move || manifests.keep(&keeping)).await;
+        if let Err(error) = kept.map_err(|_| FetchError::Internal)? {
+            tracing::warn!(%error, "a manifest cannot be kept, and will be asked for again");
+        }
+        Ok(manifest)
+    }
+
     /// The slice, fetched and verified; what the cache has of it already is not fetched again. One that is complete
-    /// costs nothing: no peer is asked, nothing is read or copied. `progress` sees the bytes that are there, first those
-    /// that were.
+    /// costs nothing: no peer is asked, nothing is read or copied. `manifest` is the one that `request` names;
+    /// `progress` sees the bytes that are there, first those that were.
     ///
     /// # Errors
     /// See [`FetchError`]. A holder that fails is asked a few times and then left out; what has come is kept, here and
@@ -104,18 +121,13 @@ impl SliceFetcher {
     pub async fn fetch(
         &self,
         request: SliceRequest,
+        manifest: Arc<Manifest>,
         progress: impl Fn(Progress) + Send + Sync + 'static,
-    ) -> Result<Slice, FetchError> {
+    ) -> Result<Lease, FetchError> {
         let id = SliceId::new(request.digest, request.layers);
         let turn = Arc::new(self.cache.turn(id).await);
-        let mut faults = Faults::default();
-        let manifest = match self.kept(request.digest).await? {
-            Some(manifest) => manifest,
-            None => self.manifest(&request, &mut faults).await?,
-        };
-        let (manifest, header) = (Arc::new(manifest), |manifest: &Manifest| Arc::new(manifest.header().clone()));
         if let Some(lease) = self.cache.lease(id) {
-            return Ok(Slice { lease, header: header(&manifest) });
+            return Ok(lease);
         }
         if request.holders.is_empty() {
             return Err(FetchError::NoHolders);
@@ -124,36 +136,13 @@ impl SliceFetcher {
         let (total, missing) = (writer.slice_bytes(), writer.missing_bytes());
         self.cache.check_disk(missing)?;
         progress(Progress { done: total - missing, total });
-        tracing::info!(layers = %request.layers, holders = request.holders.len(), "fetching a slice of {}, {} of it are here",
-            ByteSize(total), ByteSize(total - missing));
+        let (layers, here) = (request.layers, ByteSize(total - missing));
+        tracing::info!(%layers, holders = request.holders.len(), "fetching {}, {here} are here", ByteSize(total));
         let started = tokio::time::Instant::now();
-        let transfer = Transfer::new(&self.mesh, &request, Arc::clone(&manifest), writer, (turn, Box::new(progress)));
-        transfer.run(&mut faults, &self.cache.path(id)).await?;
-        tracing::info!(layers = %request.layers, "fetched {} in {:.1} s", ByteSize(missing),
-            started.elapsed().as_secs_f64());
-        Ok(Slice { lease, header: header(&manifest) })
-    }
-
-    /// The manifest of a model of another node, if it is known here.
-    async fn kept(&self, digest: Digest) -> Result<Option<Manifest>, FetchError> {
-        let manifests = Arc::clone(&self.manifests);
-        tokio::task::spawn_blocking(move || manifests.kept(&digest)).await.map_err(|_| FetchError::Internal)
-    }
-
-    /// The manifest of the source that `request` names, from the first holder that has it; kept from now on.
-    async fn manifest(&self, request: &SliceRequest, faults: &mut Faults) -> Result<Manifest, FetchError> {
-        if request.holders.is_empty() {
-            return Err(FetchError::NoHolders);
-        }
-        let manifest = faults.first_manifest(&self.mesh, request).await?;
-        let manifests = Arc::clone(&self.manifests);
-        let keeping = move || {
-            if let Err(error) = manifests.keep(&manifest) {
-                tracing::warn!(%error, "a manifest cannot be kept, and will be asked for again");
-            }
-            manifest
-        };
-        tokio::task::spawn_blocking(keeping).await.map_err(|_| FetchError::Internal)
+        let transfer = Transfer::new(&self.mesh, &request, manifest, writer, (turn, Box::new(progress)));
+        transfer.run(&self.cache.path(id)).await?;
+        tracing::info!(%layers, "fetched {} in {:.1} s", ByteSize(missing), started.elapsed().as_secs_f64());
+        Ok(lease)
     }
 
     /// Room for the slice, and its unfinished file, with what is right in it.

@@ -199,10 +199,13 @@ fn fetcher(worker: &TestNode, folder: &Path) -> SliceFetcher {
 async fn fetch(fetcher: &SliceFetcher, request: SliceRequest) -> Result<(PathBuf, Vec<Progress>), FetchError> {
     let reports = Arc::new(Mutex::new(Vec::new()));
     let seen = reports.clone();
-    let fetched = fetcher.fetch(request, move |progress| seen.lock().unwrap().push(progress));
+    let fetched = async {
+        let manifest = fetcher.manifest(&request).await?;
+        fetcher.fetch(request, manifest, move |progress| seen.lock().unwrap().push(progress)).await
+    };
     let slice = tokio::time::timeout(PATIENCE, fetched).await.expect("fetched in time")?;
     let reports = reports.lock().unwrap().clone();
-    Ok((slice.lease.path().to_owned(), reports))
+    Ok((slice.path().to_owned(), reports))
 }
 
 /// The names of the files in the cache, ids left out.
@@ -260,6 +263,6 @@ async fn the_same_slice_again_costs_nothing() {
     }
     assert_eq!((source.bytes(), source.manifests()), (bytes, manifests), "nobody was asked");
     assert_eq!(std::fs::metadata(&path).unwrap().created().ok(), written);
-    let slice = fetcher(&worker, cache.path()).fetch(model.request(last_half(), &[]), |_| ()).await.unwrap();
-    assert_eq!(&*slice.header, model.manifest.header());
+    let manifest = fetcher(&worker, cache.path()).manifest(&model.request(last_half(), &[])).await.unwrap();
+    assert_eq!(manifest.header(), model.manifest.header());
 }

@@ -78,7 +78,8 @@ impl<'a> Transfer<'a> {
     }
 
     /// Takes all chunks, and gives the slice the name `target`.
-    pub(super) async fn run(self, faults: &mut Faults, target: &Path) -> Result<(), FetchError> {
+    pub(super) async fn run(self, target: &Path) -> Result<(), FetchError> {
+        let mut faults = Faults::default();
         let mut idle: VecDeque<HolderIndex> = (0..self.request.holders.len()).collect();
         let mut at_work = FuturesUnordered::new();
         while !self.shared.ledger().is_done() {

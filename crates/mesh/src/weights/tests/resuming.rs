@@ -50,9 +50,9 @@ async fn a_holder_that_recovers_is_asked_again() {
         }
     };
     let fetcher = fetcher(&worker, cache.path());
-    let fetched = fetcher.fetch(model.request(last_half(), &[&holder]), progress);
+    let fetched = fetcher.fetch(model.request(last_half(), &[&holder]), model.manifest.clone(), progress);
     let slice = tokio::time::timeout(PATIENCE, fetched).await.expect("in time").unwrap();
-    assert!(std::fs::read(slice.lease.path()).unwrap() == model.cut(last_half()));
+    assert!(std::fs::read(slice.path()).unwrap() == model.cut(last_half()));
 }
 
 #[tokio::test]
