@@ -11,7 +11,7 @@ default:
     @just --list --unsorted
 
 # Everything that CI checks: format, lints, documentation, dependencies, tests.
-ci: fmt-check lint doc deny test
+ci: fmt-check lint doc deny test (fuzz "gguf" "20" "-verbosity=0")
 
 # Start a mesh of three processes on this machine and ask a split model something.
 demo *ARGS:
@@ -34,10 +34,12 @@ models *ARGS:
 # Format every crate.
 fmt:
     cargo fmt --all
+    cargo fmt --manifest-path fuzz/Cargo.toml
 
 [doc("Fail if a crate is not formatted.")]
 fmt-check:
     cargo fmt --all --check
+    cargo fmt --manifest-path fuzz/Cargo.toml --check
 
 # Lints of every target, warnings refused.
 lint:
@@ -75,6 +77,11 @@ sanitize: models
     cargo nextest run --locked -p kernels-ffi -p mesh-gguf -p mesh-chat \
         --target "$(rustc -vV | sed -n 's/^host: //p')" --target-dir "$CARGO_TARGET_DIR/sanitize" \
         -E 'not test(nesting_does_not_overflow_the_stack)'
+
+# CI does it for a short time. What it finds is kept in the cache, and becomes a test.
+[doc("Feed a reader of untrusted bytes with mutated ones: `just fuzz gguf`, for ten minutes or as many SECONDS.")]
+fuzz TARGET SECONDS="600" *ARGS:
+    scripts/fuzz {{ TARGET }} {{ SECONDS }} {{ ARGS }}
 
 # Measure: `just bench NAME` runs scripts/bench-NAME; without a name, say which there are.
 bench NAME="" *ARGS:

@@ -2,7 +2,8 @@
 //!
 //! Owns: the process-wide back end and its log ([`backend`], [`log`]), models and vocabularies ([`model`], [`vocab`]),
 //! the decoding context of a stage with its taps ([`context`]), embedding rows read straight from a file
-//! ([`embedding`]), the filters that turn logits into a distribution ([`sampler`]), and made-up weights ([`synth`]).
+//! ([`embedding`]), the filters that turn logits into a distribution ([`sampler`]), and made-up weights ([`synth`],
+//! [`quantize`]).
 //! Does not own: what a stage is, how models are cut, how tokens are drawn (`mesh-engine`, `mesh-gguf`).
 //!
 //! Three rules hold everywhere. A value that points into another keeps it alive (a context its model, a vocabulary its
@@ -14,6 +15,7 @@ pub mod context;
 pub mod embedding;
 pub mod log;
 pub mod model;
+pub mod quantize;
 pub mod sampler;
 pub mod synth;
 pub mod vocab;

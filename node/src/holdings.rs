@@ -43,6 +43,17 @@ impl Holdings {
         self.manifest(source).await.map(|manifest| manifest.digest())
     }
 
+    /// The digest of `source`, if it is known without reading the file; then it is offered from now on.
+    ///
+    /// # Cancel safety
+    /// May be dropped.
+    pub async fn remembered(&self, source: &Arc<Source>) -> Option<Digest> {
+        let (manifests, reading) = (Arc::clone(&self.manifests), Arc::clone(source));
+        let manifest = Arc::new(tokio::task::spawn_blocking(move || manifests.load(&reading)).await.ok()??);
+        self.offered.add(Arc::clone(&manifest), Arc::clone(source));
+        Some(manifest.digest())
+    }
+
     /// The manifest of `source`, which is offered from now on. Reads the whole file the first time.
     ///
     /// # Errors

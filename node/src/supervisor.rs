@@ -118,6 +118,8 @@ impl Supervisor {
     /// Serves the model until `stop`; then runs get some seconds to finish.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut pause = RETRY.0;
+        // Peers then know that the file is here, and may fetch from it.
+        self.digest = self.parts.holdings.remembered(&self.model.source).await;
         while !stop.is_cancelled() {
             let served_since = Instant::now();
             let outcome = tokio::select! {

@@ -227,11 +227,11 @@ async fn a_slice_is_fetched_once_and_equals_one_cut_at_home() {
     let cache = tempfile::tempdir().unwrap();
     let fetcher = fetcher(&worker, cache.path());
 
-    let (path, mut reports) = fetch(&fetcher, model.request(last_half(), &[&holder])).await.unwrap();
+    let (path, reports) = fetch(&fetcher, model.request(last_half(), &[&holder])).await.unwrap();
     assert!(std::fs::read(&path).unwrap() == model.cut(last_half()));
     let total = model.bytes(last_half());
     assert_eq!(reports.first(), Some(&Progress { done: 0, total }));
-    reports.sort_by_key(|report| report.done);
+    assert!(reports.is_sorted_by_key(|report| report.done));
     assert_eq!(reports.last(), Some(&Progress { done: total, total }));
     assert_eq!(reports.len(), 1 + 2 + 2 * 2 + 1, "none yet, the embedding's two chunks, two tensors a layer, the norm");
     assert_eq!((source.bytes(), source.manifests()), (total, 1 + 1), "each byte once; for itself, and for the bytes");

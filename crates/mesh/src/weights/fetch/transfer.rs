@@ -188,10 +188,7 @@ impl<'a> Transfer<'a> {
             let written = shared.writer.write_chunk(job.part, job.chunk, &bytes);
             written.map_err(|error| Stop::Disk(Box::new(FetchError::Write(error))))?;
             delivered.store(true, Ordering::Relaxed);
-            let total = shared.writer.slice_bytes();
-            (shared.watcher)(Progress { done: total - shared.writer.missing_bytes(), total });
-            shared.ledger().landed(&job);
-            shared.changed.notify_waiters();
+            shared.landed(&job);
             Ok(())
         })
     }
@@ -217,6 +214,16 @@ impl<'a> Transfer<'a> {
 }
 
 impl Shared {
+    fn landed(&self, job: &MissingChunk) {
+        let mut ledger = self.ledger();
+        ledger.landed(job);
+        // Under the lock, so that who watches never sees it go back.
+        let total = self.writer.slice_bytes();
+        (self.watcher)(Progress { done: total - self.writer.missing_bytes(), total });
+        drop(ledger);
+        self.changed.notify_waiters();
+    }
+
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
