@@ -1,5 +1,6 @@
 //! What hostile headers and very large files take in memory. One test, so that it has the process for itself.
 #![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)] // a test that cannot go on says where
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
@@ -120,9 +121,8 @@ fn hostile_headers_and_huge_files_take_little_memory() {
         head(u64::MAX, u64::MAX, &[]),
         head(1 << 17, 1 << 13, &[]),
         head(0, 1, &u64::MAX.to_le_bytes()),
-        head(0, 1, &[&string("k"), 8u32.to_le_bytes().as_slice(), &(40u64 << 20).to_le_bytes()].concat()),
+        head(0, 2, &[&string("k"), 8u32.to_le_bytes().as_slice(), &(40u64 << 20).to_le_bytes()].concat()),
         head(0, 1, &array(8, 1 << 60)),
-        head(0, 1, &array(8, 5 << 20)),
         head(0, 2, &array(8, 5 << 20)),
         head(0, 2, &array(10, 5 << 20)),
         head(1 << 17, 0, &[]),
