@@ -16,6 +16,8 @@ pub struct Format {
     pub(crate) syntax: Syntax,
     /// Marks around thinking, beside `<think>` and `</think>`.
     pub(crate) thinking: &'static [Tags],
+    /// Structure of an answer that is no text: it is left out of what is said. Each begins with a text.
+    pub(crate) silent: &'static [Pattern],
     /// Ids of calls.
     pub(crate) ids: Ids,
 }
@@ -78,8 +80,13 @@ pub(crate) struct Tagged {
     pub(crate) heads: &'static [Pattern],
     /// What opens a value.
     pub(crate) values: &'static [Pattern],
-    /// What closes a value.
+    /// What closes a value; where values are [`Self::nested`], what stands before `key>`.
     pub(crate) close: &'static str,
+    /// Objects and lists in a value are written as elements, as the value itself is: `MARK<key>value MARK</key>`, the
+    /// members of a list as `item`s. This is the mark; empty: they are written as JSON.
+    pub(crate) nested: &'static str,
+    /// Keys are written with entities, as in attributes of XML.
+    pub(crate) entities: bool,
     /// What closes the call, if it is not one of [`Marked::close`].
     pub(crate) end: &'static str,
     /// One newline on either side of a value is layout.
@@ -102,7 +109,7 @@ pub(crate) enum Part {
     Id,
     /// Letters or digits that do not matter.
     Any,
-    /// `true` where the value is a string, `false` where it is JSON.
+    /// `true` or `string` where the value is a string; any other word where it is JSON.
     IsString,
 }
 
@@ -134,6 +141,7 @@ impl Format {
     pub fn markers(&self) -> Vec<&'static str> {
         let mut markers: Vec<&'static str> = self.thinking.iter().flat_map(|(open, close)| [*open, *close]).collect();
         markers.extend(["<think>", "</think>"]);
+        markers.extend(self.silent.iter().flat_map(|pattern| texts(pattern)));
         match &self.syntax {
             Syntax::Harmony => markers.extend(crate::parse::HARMONY_MARKERS),
             Syntax::Marked(marked) => {
@@ -145,20 +153,25 @@ impl Format {
                         heads.to_vec()
                     }
                     Body::Tagged(tagged) => {
-                        markers.extend([tagged.close, tagged.end]);
+                        markers.extend([tagged.close, tagged.end, tagged.nested]);
                         tagged.heads.iter().chain(tagged.values).copied().collect()
                     }
                     _ => Vec::new(),
                 };
-                markers.extend(patterns.into_iter().flatten().filter_map(|part| match part {
-                    Part::Text(text) => Some(*text),
-                    _ => None,
-                }));
+                markers.extend(patterns.into_iter().flat_map(texts));
             }
         }
         markers.retain(|marker| !marker.is_empty());
         markers
     }
+}
+
+/// The texts of a pattern.
+fn texts(pattern: Pattern) -> impl Iterator<Item = &'static str> {
+    pattern.iter().filter_map(|part| match part {
+        Part::Text(text) => Some(*text),
+        _ => None,
+    })
 }
 
 /// The convention of the emulation.
@@ -172,6 +185,7 @@ pub(crate) static EMULATED: Format = Format {
         body: Body::Emulated,
     }),
     thinking: &[("[THINK]", "[/THINK]")],
+    silent: &[],
     ids: Ids::Ours,
 };
 
@@ -183,6 +197,7 @@ pub(crate) static PROSE: Format = Format {
     name: "none",
     syntax: Syntax::Marked(Marked { open: &[], open_head: &[], close: &[], bare: false, body: Body::Object }),
     thinking: &[("[THINK]", "[/THINK]")],
+    silent: &[],
     ids: Ids::Ours,
 };
 

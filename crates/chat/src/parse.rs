@@ -85,8 +85,8 @@ impl TurnParser {
     pub fn new(options: &TurnOptions<'_>) -> Self {
         let offered = Offered::new(options.tools, options.choice, options.any_tool);
         let format = match &options.strategy {
-            // Harmony is not only how calls are written, but the shape of every answer.
-            Strategy::Native(format) if !offered.is_empty() || format.syntax == Syntax::Harmony => *format,
+            // A format is not only how calls are written, but also how thoughts are, or the shape of every answer.
+            Strategy::Native(format) => *format,
             Strategy::Emulated(_) if !offered.is_empty() => &EMULATED,
             _ => &PROSE,
         };

@@ -13,10 +13,10 @@ use std::io;
 use jiff::Zoned;
 use mesh_types::{Message, ToolCall};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Serde;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value};
 
 use crate::error::ChatError;
+use python::number;
 
 /// The template used for models that bring none (ChatML).
 const CHATML: &str = "{% for message in messages %}\
@@ -64,6 +64,8 @@ pub enum Arguments {
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    /// It is of the time before `tools`.
+    wants_functions: bool,
     origin: TemplateOrigin,
     bos_token: String,
     eos_token: String,
@@ -121,9 +123,13 @@ impl ChatTemplate {
         let syntax = syntax.trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(false).build();
         environment.set_syntax(syntax.map_err(syntax_error)?);
         python::install(&mut environment);
-        let source = source::without_generation_tags(source);
-        stack::of_size(stack::PARSING, || environment.add_template_owned(NAME, source).map_err(syntax_error))?;
-        Ok(Self { environment, origin, bos_token: bos.to_owned(), eos_token: eos.to_owned() })
+        let source = source::as_python_reads_it(source);
+        let wants_functions = stack::of_size(stack::PARSING, || {
+            environment.add_template_owned(NAME, source).map_err(syntax_error)?;
+            let wanted = environment.get_template(NAME).map_err(syntax_error)?.undeclared_variables(false);
+            Ok(wanted.contains("functions") && !wanted.contains("tools"))
+        })?;
+        Ok(Self { environment, wants_functions, origin, bos_token: bos.to_owned(), eos_token: eos.to_owned() })
     }
 
     /// Where it comes from.
@@ -172,7 +178,13 @@ impl ChatTemplate {
         let mut output =
             Bounded { bytes: Vec::new(), left: OUTPUT.saturating_add(size.saturating_mul(OUTPUT_PER_BYTE)) };
         let template = environment.get_template(NAME).map_err(render_error)?;
-        template.render_captured_to(context(input), &mut output).map_err(render_error)?;
+        let mut variables = context(input);
+        if self.wants_functions {
+            older_names(&environment, input, &mut variables).map_err(render_error)?;
+        }
+        variables.extend(input.extra.iter().map(|(name, value)| (name.as_str(), number::value(value))));
+        let variables = Value::from_pairs(variables);
+        template.render_captured_to(variables, &mut output).map_err(render_error)?;
         String::from_utf8(output.bytes).map_err(|_| ChatError::Render("its output is no text".to_owned()))
     }
 }
@@ -184,17 +196,36 @@ fn fuel(messages: u64, size: u64) -> u64 {
 }
 
 /// The variables as Hugging Face passes them: `tools` and `documents` are there, and none.
-fn context(input: &RenderInput<'_>) -> Value {
-    let mut variables: Vec<(&str, Value)> = vec![
+fn context<'a>(input: &'a RenderInput<'_>) -> Vec<(&'a str, Value)> {
+    vec![
         ("messages", input.messages.iter().map(|said| message(said, input.arguments)).collect()),
-        ("tools", if input.tools.is_empty() { Value::from(()) } else { Value::from(Serde(&input.tools)) }),
+        (
+            "tools",
+            if input.tools.is_empty() { Value::from(()) } else { input.tools.iter().map(number::value).collect() },
+        ),
         ("documents", Value::from(())),
         ("add_generation_prompt", Value::from(input.add_generation_prompt)),
         ("bos_token", Value::from(input.bos_token)),
         ("eos_token", Value::from(input.eos_token)),
-    ];
-    variables.extend(input.extra.iter().map(|(name, value)| (name.as_str(), Value::from(Serde(value)))));
-    Value::from_pairs(variables)
+    ]
+}
+
+/// What templates of the time before `tools` want: the tools' JSON text as `functions`, and the date.
+fn older_names(
+    environment: &Environment<'_>,
+    input: &RenderInput<'_>,
+    variables: &mut Vec<(&str, Value)>,
+) -> Result<(), minijinja::Error> {
+    let functions = match input.tools.is_empty() {
+        true => Value::from(""),
+        false => {
+            let tools = Value::from_pairs([("tools", input.tools.iter().map(number::value).collect::<Value>())]);
+            environment.compile_expression("tools|tojson(indent=4)")?.eval(tools)?
+        }
+    };
+    let now = environment.compile_expression("strftime_now('%Y-%m-%d %H:%M:%S %Z')")?.eval(())?;
+    variables.extend([("functions", functions), ("datetime", now)]);
+    Ok(())
 }
 
 fn message(message: &Message, arguments: Arguments) -> Value {
@@ -214,12 +245,13 @@ fn message(message: &Message, arguments: Arguments) -> Value {
 }
 
 fn call(call: &ToolCall, arguments: Arguments) -> Value {
-    let object = || serde_json::from_str::<serde_json::Value>(&call.arguments).ok().filter(|value| value.is_object());
+    let text = || Value::from(call.arguments.as_str());
     let arguments = match arguments {
         Arguments::Object => {
-            object().map_or_else(|| Value::from(call.arguments.as_str()), |value| Value::from(Serde(value)))
+            let object = number::parse(&call.arguments).filter(serde_json::Value::is_object);
+            object.map_or_else(text, |value| number::value(&value))
         }
-        Arguments::Text => Value::from(call.arguments.as_str()),
+        Arguments::Text => text(),
     };
     let function = Value::from_pairs([("name", Value::from(call.name.as_str())), ("arguments", arguments)]);
     let fields = [("id", Value::from(call.id.as_str())), ("type", Value::from("function")), ("function", function)];

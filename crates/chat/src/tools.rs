@@ -31,4 +31,10 @@ impl Offered {
         tool.and_then(|tool| tool.parameters.as_ref())
             .map_or(schema::Types::UNKNOWN, |root| schema::property(root, key))
     }
+
+    /// What the schema of the tool `name` says about its argument `key`.
+    pub(crate) fn schema(&self, name: &str, key: &str) -> schema::Node<'_> {
+        let tool = self.tools.iter().find(|tool| tool.name == name);
+        tool.and_then(|tool| tool.parameters.as_ref()).map_or(schema::Node::NOTHING, schema::Node::of).property(key)
+    }
 }

@@ -42,6 +42,7 @@ const fn marked(
         name,
         syntax: Syntax::Marked(Marked { open, open_head: &[], close, bare: false, body }),
         thinking: NO_THINKING,
+        silent: &[],
         ids: Ids::Ours,
     }
 }
@@ -62,10 +63,13 @@ pub(super) static FORMATS: &[Format] = &[
                 values: &[&[Text("<parameter="), Key, Text(">")]],
                 close: "</parameter>",
                 end: "</function>",
+                nested: "",
+                entities: false,
                 newlines: false,
             }),
         }),
         thinking: &[("<seed:think>", "</seed:think>")],
+        silent: &[],
         ids: Ids::Ours,
     },
     // Qwen3-Coder, Qwen 3.5, Nemotron 3, Step 3.5. The outer tag is often left out.
@@ -81,10 +85,13 @@ pub(super) static FORMATS: &[Format] = &[
                 values: &[&[Text("<parameter="), Key, Text(">")]],
                 close: "</parameter>",
                 end: "</function>",
+                nested: "",
+                entities: false,
                 newlines: true,
             }),
         }),
         thinking: NO_THINKING,
+        silent: &[],
         ids: Ids::Ours,
     },
     // GLM 4.5 to 4.7, Ling, Laguna, Spark.
@@ -97,6 +104,8 @@ pub(super) static FORMATS: &[Format] = &[
             values: &[&[Text("<arg_key>"), Key, Text("</arg_key>"), Text("<arg_value>")]],
             close: "</arg_value>",
             end: "",
+            nested: "",
+            entities: false,
             newlines: false,
         }),
     ),
@@ -111,6 +120,7 @@ pub(super) static FORMATS: &[Format] = &[
             body: Body::Named(&[&[Name, Text("[ARGS]")], &[Name, Text("[CALL_ID]"), Id, Text("[ARGS]")]]),
         }),
         thinking: &[("[THINK]", "[/THINK]")],
+        silent: &[],
         ids: Ids::Nine,
     },
     // Mistral 7B v0.3, Nemo, Small 2409, Large 2407.
@@ -124,10 +134,11 @@ pub(super) static FORMATS: &[Format] = &[
             body: Body::Object,
         }),
         thinking: NO_THINKING,
+        silent: &[],
         ids: Ids::Nine,
     },
     // gpt-oss.
-    Format { name: "harmony", syntax: Syntax::Harmony, thinking: NO_THINKING, ids: Ids::Ours },
+    Format { name: "harmony", syntax: Syntax::Harmony, thinking: NO_THINKING, silent: &[], ids: Ids::Ours },
     // Kimi K2.
     Format {
         name: "kimi_k2",
@@ -139,7 +150,35 @@ pub(super) static FORMATS: &[Format] = &[
             body: Body::Named(&[&[Id, Text("<|tool_call_argument_begin|>")]]),
         }),
         thinking: NO_THINKING,
+        silent: &[],
         ids: Ids::Model,
+    },
+    // Kimi K3. What it says is an element of its own.
+    Format {
+        name: "kimi_k3",
+        syntax: Syntax::Marked(Marked {
+            open: &["<|open|>tools<|sep|>"],
+            open_head: &["<|open|>call tool=\""],
+            close: &["<|close|>tools<|sep|>"],
+            bare: false,
+            body: Body::Tagged(Tagged {
+                heads: &[&[Text("<|open|>call tool=\""), Name, Text("\" index=\""), Any, Text("\"<|sep|>")]],
+                values: &[&[Text("<|open|>argument key=\""), Key, Text("\" type=\""), IsString, Text("\"<|sep|>")]],
+                close: "<|close|>argument<|sep|>",
+                end: "<|close|>call<|sep|>",
+                nested: "",
+                entities: true,
+                newlines: false,
+            }),
+        }),
+        thinking: &[("<|open|>think<|sep|>", "<|close|>think<|sep|>")],
+        silent: &[
+            &[Text("<|open|>response<|sep|>")],
+            &[Text("<|close|>response<|sep|>")],
+            &[Text("<|close|>message<|sep|>")],
+            &[Text("<|end_of_msg|>")],
+        ],
+        ids: Ids::Ours,
     },
     // DeepSeek V3.1.
     marked(
@@ -171,6 +210,8 @@ pub(super) static FORMATS: &[Format] = &[
             ]],
             close: "</\u{ff5c}DSML\u{ff5c}parameter>",
             end: "</\u{ff5c}DSML\u{ff5c}invoke>",
+            nested: "",
+            entities: false,
             newlines: false,
         }),
     ),
@@ -184,9 +225,60 @@ pub(super) static FORMATS: &[Format] = &[
             values: &[&[Text("<parameter name=\""), Key, Text("\">")]],
             close: "</parameter>",
             end: "</invoke>",
+            nested: "",
+            entities: false,
             newlines: false,
         }),
     ),
+    // MiniMax M3.
+    Format {
+        name: "minimax_m3",
+        syntax: Syntax::Marked(Marked {
+            open: &["]<]minimax[>[<tool_call>"],
+            open_head: &[],
+            close: &["]<]minimax[>[</tool_call>"],
+            bare: false,
+            body: Body::Tagged(Tagged {
+                heads: &[&[Text("]<]minimax[>[<invoke name=\""), Name, Text("\">")]],
+                values: &[&[Text("]<]minimax[>[<"), Key, Text(">")]],
+                close: "]<]minimax[>[</",
+                end: "]<]minimax[>[</invoke>",
+                nested: "]<]minimax[>[",
+                entities: false,
+                newlines: false,
+            }),
+        }),
+        thinking: &[("<mm:think>", "</mm:think>")],
+        silent: &[&[Text("</mm:think>")]],
+        ids: Ids::Ours,
+    },
+    // Muse Glimmer: a message for each recipient, itself and the user among them.
+    Format {
+        name: "muse",
+        syntax: Syntax::Marked(Marked {
+            open: &["<atem:function_calls>"],
+            open_head: &["<atem:invoke name=\""],
+            close: &["</atem:function_calls>"],
+            bare: false,
+            body: Body::Tagged(Tagged {
+                heads: &[&[Text("<atem:invoke name=\""), Name, Text("\">")]],
+                values: &[&[Text("<atem:parameter name=\""), Key, Text("\">")]],
+                close: "</atem:parameter>",
+                end: "</atem:invoke>",
+                nested: "",
+                entities: false,
+                newlines: false,
+            }),
+        }),
+        thinking: &[(" to=self<|message|>", "<|eom|>")],
+        silent: &[
+            &[Text("<|start|>assistant")],
+            &[Text(" to="), Name, Text("<|message|>")],
+            &[Text("<|eom|>")],
+            &[Text("<|eot|>")],
+        ],
+        ids: Ids::Ours,
+    },
     // Apriel, MiniMax M1.
     marked("tool_calls", &["<tool_calls>"], &["</tool_calls>"], Body::Object),
     // Functionary 3.1.
@@ -200,8 +292,25 @@ pub(super) static FORMATS: &[Format] = &[
             body: Body::Named(&[&[Text("<function="), Name, Text(">")]]),
         }),
         thinking: NO_THINKING,
+        silent: &[],
         ids: Ids::Ours,
     },
+    // Functionary 3.2: what it says has a recipient too.
+    Format {
+        name: "functionary_v32",
+        syntax: Syntax::Marked(Marked {
+            open: &[">>>"],
+            open_head: &[],
+            close: &[],
+            bare: false,
+            body: Body::Named(&[&[Name]]),
+        }),
+        thinking: NO_THINKING,
+        silent: &[&[Text(">>>all\n")]],
+        ids: Ids::Ours,
+    },
+    // Firefunction 2.
+    marked("firefunction_v2", &["functools"], &[], Body::Object),
     // MiniCPM 5.
     Format {
         name: "minicpm5",
@@ -215,10 +324,13 @@ pub(super) static FORMATS: &[Format] = &[
                 values: &[&[Text("<param name=\""), Key, Text("\">")]],
                 close: "</param>",
                 end: "",
+                nested: "",
+                entities: false,
                 newlines: false,
             }),
         }),
         thinking: NO_THINKING,
+        silent: &[],
         ids: Ids::Ours,
     },
     // Hunyuan 3.
@@ -239,10 +351,13 @@ pub(super) static FORMATS: &[Format] = &[
                 ]],
                 close: "</arg_value:opensource>",
                 end: "",
+                nested: "",
+                entities: false,
                 newlines: false,
             }),
         }),
         thinking: &[("<think:opensource>", "</think:opensource>")],
+        silent: &[],
         ids: Ids::Ours,
     },
     // Command R7B, Command A.
@@ -256,6 +371,7 @@ pub(super) static FORMATS: &[Format] = &[
             body: Body::Object,
         }),
         thinking: &[("<|START_THINKING|>", "<|END_THINKING|>")],
+        silent: &[],
         ids: Ids::Ours,
     },
     // Command R+.
@@ -293,6 +409,7 @@ pub(super) static FORMATS: &[Format] = &[
             body: Body::Quoted { heads: &[&[Text("call:"), Name]], quote: "<|\"|>" },
         }),
         thinking: &[("<|channel>thought", "<channel|>")],
+        silent: &[],
         ids: Ids::Ours,
     },
     // LFM 2.5.
@@ -308,6 +425,7 @@ pub(super) static FORMATS: &[Format] = &[
             body: Body::Object,
         }),
         thinking: NO_THINKING,
+        silent: &[],
         ids: Ids::Ours,
     },
 ];

@@ -4,19 +4,20 @@
 //! it does not matter how much of that text is there already.
 
 mod arguments;
+mod elements;
 mod head;
 mod tagged;
 mod tail;
 
 use mesh_types::FinishReason;
 
-use crate::format::{Body, Format, Marked, Tags};
+use crate::format::{Body, Format, Marked, Part, Tags};
 use crate::parse::TurnEvent;
 use crate::parse::json::Transcoder;
 use crate::parse::marker::{self, Match};
 use crate::parse::out::{Out, THINKING};
+use crate::parse::pattern::{self, Found};
 use crate::tools::Offered;
-use crate::tools::schema::Types;
 
 /// What a code fence is made of.
 const FENCE: &str = "```";
@@ -75,11 +76,7 @@ enum State {
         first: bool,
     },
     /// In a value.
-    Value {
-        tool: String,
-        types: Types,
-        fresh: bool,
-    },
+    Value(tagged::Value),
     /// Before `key=`, or the end of the call.
     Keywords {
         first: bool,
@@ -118,7 +115,9 @@ impl Reader {
             Some((_, close)) => State::Thinking { close, begun: false, by_prompt: true },
             None => State::Prose,
         };
-        Self { setting, state, text: String::new(), ended: None, last: None, bare_tried: false, out }
+        // What opens a call may stand in the prompt already.
+        let text = setting.marked.open.iter().find(|open| end.ends_with(*open)).map_or("", |open| open).to_owned();
+        Self { setting, state, text, ended: None, last: None, bare_tried: false, out }
     }
 
     pub(crate) fn push(&mut self, text: &str) -> Vec<TurnEvent> {
@@ -153,7 +152,7 @@ impl Reader {
                 self.rest(open)
             }
             State::Values { .. } => self.values(),
-            State::Value { .. } => self.value(),
+            State::Value(_) => self.value(),
             State::Keywords { .. } => self.keywords(),
             State::Keyword(_) => self.keyword(),
             State::Tail { closed } => {
@@ -214,13 +213,45 @@ impl Reader {
             }
         }
         let thinking: Vec<Tags> = thinking(self.setting.format).collect();
-        let markers = || self.openers().chain(thinking.iter().map(|(open, _)| *open));
+        let markers = || {
+            let silent = self.setting.format.silent.iter().filter_map(|pattern| pattern.first());
+            let silent = silent.filter_map(|part| if let Part::Text(text) = part { Some(*text) } else { None });
+            self.openers().chain(thinking.iter().map(|(open, _)| *open)).chain(silent)
+        };
         let Some((at, found)) = marker::find(&self.text, markers()) else {
             let held = if self.has_ended() { 0 } else { self.held(markers()) };
             let free = self.text.len() - held;
             self.prose_out(free);
             return Step::Wait;
         };
+        // Markers may begin alike, and the longest counts.
+        let is_undecided = markers().any(|marker| marker::starts(&self.text[at..], marker) == Match::Partial);
+        let is_call = self.openers().any(|open| open == found);
+        let is_thought = thinking.iter().any(|(open, _)| *open == found);
+        let silent = match is_thought {
+            true => Found::No,
+            false => pattern::any(self.setting.format.silent, &self.text[at..]),
+        };
+        match silent {
+            _ if is_undecided && !self.has_ended() => {
+                self.prose_out(at);
+                return Step::Wait;
+            }
+            Found::Yes(len, _) => {
+                self.prose_out(at);
+                self.text.drain(..len);
+                return Step::On;
+            }
+            Found::Partial if !self.has_ended() => {
+                self.prose_out(at);
+                return Step::Wait;
+            }
+            _ if !is_call && !is_thought => {
+                self.prose_out(at + found.len());
+                return Step::On;
+            }
+            _ => {}
+        }
         if let Some((_, close)) = thinking.iter().find(|(open, _)| *open == found) {
             self.prose_out(at);
             // Mentioned, not meant.

@@ -35,9 +35,10 @@ pub(crate) fn starts_any<'m>(text: &str, markers: impl IntoIterator<Item = &'m s
     result
 }
 
-/// The first of `markers` in `text`: its place and itself.
+/// The first of `markers` in `text`, the longest of those that begin there: its place and itself.
 pub(crate) fn find<'m>(text: &str, markers: impl IntoIterator<Item = &'m str>) -> Option<(usize, &'m str)> {
-    markers.into_iter().filter_map(|marker| text.find(marker).map(|at| (at, marker))).min_by_key(|(at, _)| *at)
+    let found = markers.into_iter().filter_map(|marker| text.find(marker).map(|at| (at, marker)));
+    found.min_by_key(|(at, marker)| (*at, usize::MAX - marker.len()))
 }
 
 /// Bytes at the end of `text` that are the beginning of one of `markers`, and not all of it.

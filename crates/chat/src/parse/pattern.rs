@@ -66,7 +66,7 @@ fn one(pattern: Pattern, text: &str) -> Found {
             Part::Name => slots.name = slot.to_owned(),
             Part::Key => slots.key = slot.trim().to_owned(),
             Part::Id => slots.id = slot.trim().to_owned(),
-            Part::IsString => slots.is_string = Some(slot == "true"),
+            Part::IsString => slots.is_string = Some(slot == "true" || slot == "string"),
             Part::Text(_) | Part::Any => {}
         }
     }

@@ -1,11 +1,14 @@
 //! What templates expect of Jinja2 because it is Python: filters, functions and methods, byte for byte.
 
+mod indent;
 mod json;
+pub(super) mod number;
 
 use jiff::Zoned;
-use minijinja::value::{Kwargs, ValueKind, from_args};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
+use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, filters};
 use minijinja_contrib::pycompat;
+use number::Literal;
 
 /// A template's own `raise_exception`, as the source of the error that it ends the rendering with.
 #[derive(Debug, thiserror::Error)]
@@ -17,8 +20,25 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_unknown_method_callback(method);
     environment.add_filter("tojson", json::tojson);
+    environment.add_filter("indent", indent::indent);
     environment.add_filter("escape", escape);
     environment.add_filter("e", escape);
+    environment.add_filter("_iterated", iterated);
+    environment.add_filter("_added", added);
+    environment.add_filter("_map", filters::map);
+    environment.add_filter("_select", filters::select);
+    environment.add_filter("_reject", filters::reject);
+    environment.add_filter("_selectattr", filters::selectattr);
+    environment.add_filter("_rejectattr", filters::rejectattr);
+    for (name, of_minijinja) in LAZY {
+        environment.add_filter(name, move |state: &mut State, value: Value, args: Rest<Value>| {
+            let args: Vec<Value> = std::iter::once(value).chain(args.0).collect();
+            state.apply_filter(of_minijinja, &args).map(generator)
+        });
+    }
+    environment.add_test("number", |value: &Value| integral(value).is_some());
+    environment.add_test("integer", |value: &Value| integral(value) == Some(true));
+    environment.add_test("float", |value: &Value| integral(value) == Some(false));
     environment.add_test("iterable", is_iterable);
     environment.add_test("sequence", is_sequence);
     environment.add_function("raise_exception", raise_exception);
@@ -31,6 +51,49 @@ pub(super) fn set_clock(environment: &mut Environment<'static>, now: Option<Zone
         jiff::fmt::strtime::format(format, &now)
             .map_err(|error| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {error}")))
     });
+}
+
+/// Filters that give a generator in Jinja2, and a list in minijinja: under a name of their own.
+const LAZY: [(&str, &str); 5] = [
+    ("map", "_map"),
+    ("select", "_select"),
+    ("reject", "_reject"),
+    ("selectattr", "_selectattr"),
+    ("rejectattr", "_rejectattr"),
+];
+
+/// What can be iterated over, and no more: it has no length, is always true, and cannot be written as JSON.
+fn generator(list: Value) -> Value {
+    Value::make_object_iterable(list, |list| {
+        let mut items = list.try_iter().ok();
+        Box::new(std::iter::from_fn(move || items.as_mut()?.next()))
+    })
+}
+
+/// What a loop goes over: [`super::source`] puts this filter there.
+fn iterated(value: Value) -> Result<Value, Error> {
+    match value.is_none() {
+        true => Err(Error::new(ErrorKind::InvalidOperation, "none is not iterable")),
+        false => Ok(value),
+    }
+}
+
+/// What is added to a safe text; [`super::source`] puts this filter there.
+fn added(value: &Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::String => Ok(escape(value)),
+        kind => Err(Error::new(ErrorKind::InvalidOperation, format!("can only add a text to a text, not {kind}"))),
+    }
+}
+
+/// Whether `value` is a number, and then, an integer. (In Python `True` is an integer of a kind.)
+fn integral(value: &Value) -> Option<bool> {
+    match (value.downcast_object_ref::<Literal>(), value.kind()) {
+        (Some(literal), _) => Some(literal.is_integer),
+        (None, ValueKind::Number) => Some(value.is_integer()),
+        (None, ValueKind::Bool) => Some(true),
+        _ => None,
+    }
 }
 
 /// In Python `None` cannot be iterated over; minijinja takes it for something empty.

@@ -32,6 +32,21 @@ impl Types {
         self.0 & !STRING == 0
     }
 
+    /// Whether a list is one of these.
+    pub(crate) fn may_be_list(self) -> bool {
+        self == Self::UNKNOWN || self.0 & ARRAY != 0
+    }
+
+    /// A list, and nothing else.
+    pub(crate) fn is_only_list(self) -> bool {
+        self.0 == ARRAY
+    }
+
+    /// An object, and nothing else.
+    pub(crate) fn is_only_object(self) -> bool {
+        self.0 == OBJECT
+    }
+
     /// `text` as a JSON value of one of these types; a string where it is none of them.
     pub(crate) fn value(self, text: &str) -> String {
         let word = text.trim();
@@ -51,6 +66,61 @@ impl Types {
 
 fn is_whole(word: &str) -> bool {
     json::is_number(word) && word.parse::<f64>().is_ok_and(|number| number.fract() == 0.0)
+}
+
+/// A place in a schema, perhaps one that it says nothing about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node<'a> {
+    /// The whole schema, and this place in it.
+    place: Option<(&'a Value, &'a Value)>,
+}
+
+impl<'a> Node<'a> {
+    /// Nothing is known.
+    pub(crate) const NOTHING: Self = Self { place: None };
+
+    /// A whole schema.
+    pub(crate) fn of(root: &'a Value) -> Self {
+        Self { place: Some((root, root)) }
+    }
+
+    /// The types that are allowed here.
+    pub(crate) fn types(&self) -> Types {
+        Types(self.place.map_or(0, |(root, schema)| types(root, schema, 0)))
+    }
+
+    /// The property `key` of an object.
+    pub(crate) fn property(&self, key: &str) -> Self {
+        let find = |schema: &'a Value| {
+            let own = schema.get("properties").and_then(|properties| properties.get(key));
+            own.or_else(|| schema.get("additionalProperties").filter(|more| more.is_object()))
+        };
+        self.step(&find)
+    }
+
+    /// A member of a list.
+    pub(crate) fn item(&self) -> Self {
+        self.step(&|schema: &'a Value| schema.get("items").filter(|items| items.is_object()))
+    }
+
+    fn step(&self, find: &dyn Fn(&'a Value) -> Option<&'a Value>) -> Self {
+        Self { place: self.place.and_then(|(root, schema)| Some((root, step(root, schema, find, 0)?))) }
+    }
+}
+
+/// The first that `find` finds in a schema, what it refers to, and what it combines.
+fn step<'a>(
+    root: &'a Value,
+    schema: &'a Value,
+    find: &dyn Fn(&'a Value) -> Option<&'a Value>,
+    depth: usize,
+) -> Option<&'a Value> {
+    if depth > MAX_DEPTH {
+        return None;
+    }
+    let referred = schema.get("$ref").and_then(|reference| resolve(root, reference));
+    let combined = ["anyOf", "oneOf", "allOf"].into_iter().filter_map(|name| schema.get(name)?.as_array()).flatten();
+    find(schema).or_else(|| referred.into_iter().chain(combined).find_map(|part| step(root, part, find, depth + 1)))
 }
 
 /// What `root`, the schema of an object, says about its property `key`.

@@ -1,11 +1,30 @@
 //! Arguments that are written between tags.
 
-use super::{Reader, State, Step};
+use super::{Reader, State, Step, elements};
 use crate::format::{Body, Part, Tagged};
 use crate::parse::json::{escape_into, quoted};
 use crate::parse::marker::{self, Match, blank};
 use crate::parse::pattern::{self, Found};
 use crate::tools::schema::Types;
+
+/// A value that is being read.
+#[derive(Clone, Debug)]
+pub(super) struct Value {
+    tool: String,
+    key: String,
+    types: Types,
+    /// What closes it.
+    close: String,
+    /// Nothing of it was looked at.
+    fresh: bool,
+}
+
+impl Value {
+    /// It is a string whatever comes, and can go out as it comes.
+    fn is_string(&self, tagged: &Tagged) -> bool {
+        self.types.is_string() && (tagged.nested.is_empty() || self.types != Types::UNKNOWN)
+    }
+}
 
 /// Where a value ends.
 enum End {
@@ -32,21 +51,27 @@ impl Reader {
         let (Some(tagged), State::Values { tool, first }) = (self.tagged(), &self.state) else { return Step::On };
         let first = *first;
         let rest = &self.text[blank(&self.text)..];
+        let end = marker::starts_any(rest, self.ends(tagged));
         let value = pattern::any(tagged.values, rest);
-        if let Found::Yes(len, slots) = value {
+        // Where keys are tags, an end looks like one.
+        if let (Found::Yes(len, slots), Match::No) = (&value, end) {
+            let key = if tagged.entities { without_entities(&slots.key) } else { slots.key.clone() };
             let types = match slots.is_string {
                 Some(true) => Types::STRING,
                 Some(false) => Types::JSON,
-                None => self.setting.offered.types(tool, &slots.key),
+                None => self.setting.offered.types(tool, &key),
+            };
+            let close = match tagged.nested {
+                "" => tagged.close.to_owned(),
+                _ => format!("{}{}>", tagged.close, slots.key),
             };
             let before = if first { "{" } else { ", " };
-            let opening = if types.is_string() { "\"" } else { "" };
-            let next = State::Value { tool: tool.clone(), types, fresh: true };
-            self.out.arguments(&format!("{before}{}: {opening}", quoted(&slots.key)));
+            let next = Value { tool: tool.clone(), key, types, close, fresh: true };
+            let opening = if next.is_string(tagged) { "\"" } else { "" };
+            self.out.arguments(&format!("{before}{}: {opening}", quoted(&next.key)));
             self.text.drain(..self.text.len() - rest.len() + len);
-            return self.to(next);
+            return self.to(State::Value(next));
         }
-        let end = marker::starts_any(rest, self.ends(tagged));
         let is_undecided = rest.is_empty() || value == Found::Partial || end == Match::Partial;
         match end {
             Match::Yes(_) => {}
@@ -62,10 +87,8 @@ impl Reader {
     }
 
     pub(super) fn value(&mut self) -> Step {
-        let (Some(tagged), State::Value { tool, types, fresh }) = (self.tagged(), &mut self.state) else {
-            return Step::On;
-        };
-        if *fresh && tagged.newlines {
+        let (Some(tagged), State::Value(value)) = (self.tagged(), &mut self.state) else { return Step::On };
+        if value.fresh && tagged.newlines {
             if self.text.is_empty() && self.ended.is_none() {
                 return Step::Wait;
             }
@@ -73,16 +96,16 @@ impl Reader {
                 self.text.remove(0);
             }
         }
-        *fresh = false;
-        let (tool, types) = (tool.clone(), *types);
-        match self.end_of_value(tagged) {
+        value.fresh = false;
+        let value = value.clone();
+        match self.end_of_value(tagged, &value.close) {
             End::At(len, next) => {
-                self.value_out(types, len, true);
+                self.value_out(tagged, &value, len, true);
                 self.text.drain(..next - len);
-                self.to(State::Values { tool, first: false })
+                self.to(State::Values { tool: value.tool, first: false })
             }
             End::After(len) if self.has_ended() => {
-                self.value_out(types, len, self.is_to_be_closed());
+                self.value_out(tagged, &value, len, self.is_to_be_closed());
                 self.text.clear();
                 if self.is_to_be_closed() {
                     self.out.arguments("}");
@@ -90,8 +113,8 @@ impl Reader {
                 self.to(State::Over)
             }
             End::After(len) => {
-                if types.is_string() {
-                    self.value_out(types, len, false);
+                if value.is_string(tagged) {
+                    self.value_out(tagged, &value, len, false);
                 }
                 Step::Wait
             }
@@ -99,7 +122,7 @@ impl Reader {
     }
 
     /// A closing tag counts if what follows it makes sense; else it is part of the value.
-    fn end_of_value(&self, tagged: &'static Tagged) -> End {
+    fn end_of_value(&self, tagged: &'static Tagged, close: &str) -> End {
         let text = &self.text;
         let follows = || {
             let values = tagged.values.iter().filter_map(|pattern| match pattern.first() {
@@ -110,8 +133,8 @@ impl Reader {
         };
         let layout = |len: usize| len - usize::from(tagged.newlines && text[..len].ends_with('\n'));
         let mut from = 0;
-        while let Some(found) = text[from..].find(tagged.close) {
-            let (at, next) = (from + found, from + found + tagged.close.len());
+        while let Some(found) = text[from..].find(close) {
+            let (at, next) = (from + found, from + found + close.len());
             let rest = text[next..].trim_start();
             match marker::starts_any(rest, follows()) {
                 Match::Yes(_) => return End::At(layout(at), next),
@@ -120,22 +143,29 @@ impl Reader {
                 Match::No => from = next,
             }
         }
-        let held = if self.has_ended() { 0 } else { marker::held(text, [tagged.close]) };
+        let held = if self.has_ended() { 0 } else { marker::held(text, [close]) };
         End::After(layout(text.len() - held))
     }
 
     /// Gives out the first `len` bytes as a value, or the part of it that is there.
-    fn value_out(&mut self, types: Types, len: usize, is_last: bool) {
+    fn value_out(&mut self, tagged: &'static Tagged, value: &Value, len: usize, is_last: bool) {
         let text: String = self.text.drain(..len).collect();
         let mut out = String::with_capacity(text.len() + 2);
-        if types.is_string() {
+        if value.is_string(tagged) {
             text.chars().for_each(|c| escape_into(c, &mut out));
             if is_last {
                 out.push('"');
             }
+        } else if is_last && !tagged.nested.is_empty() {
+            out = elements::json(&text, tagged.nested, &self.setting.offered.schema(&value.tool, &value.key));
         } else if is_last {
-            out = types.value(&text);
+            out = value.types.value(&text);
         }
         self.out.arguments(&out);
     }
+}
+
+/// `text` with the entities that stand in attributes replaced.
+fn without_entities(text: &str) -> String {
+    text.replace("&quot;", "\"").replace("&amp;", "&")
 }
