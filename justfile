@@ -27,9 +27,10 @@ test *ARGS: models
 # tests with them, so that all of it is built from the same features.
 build_everything := "cargo build --locked --workspace --bins --tests"
 
-# Fetch the models that the tests run on into the cache.
+# Fetch the models that the tests run on into the cache, and the chat templates in llama.cpp's source.
 models *ARGS:
     scripts/fetch-models {{ ARGS }}
+    scripts/upstream > /dev/null
 
 # Format every crate.
 fmt:
@@ -66,6 +67,29 @@ deny:
 [doc("Prove that the families named (`just families qwen3,gemma2`), or all, split exactly at every cut.")]
 families NAMES="all":
     MESH_FAMILIES={{ NAMES }} cargo test --locked -p mesh-engine --test families -- --nocapture
+
+# The default test run compares digests of what this found, and needs no Python for that.
+[doc("Render every chat template by Jinja2 too, show what we render otherwise, and write the digests anew.")]
+templates: models
+    scripts/jinja2 scripts/render-templates "$(scripts/upstream)/models/templates" \
+        crates/chat/tests/templates/conversations.json > "$MESH_NODE_CACHE/template-prompts.jsonl"
+    MESH_TEMPLATE_PROMPTS="$MESH_NODE_CACHE/template-prompts.jsonl" \
+    MESH_TEMPLATE_DIGESTS="$PWD/crates/chat/tests/templates/expected.txt" \
+        cargo test --locked -p mesh-chat --test templates -- --nocapture compared_with_jinja2
+
+# docs/tool-calling.md explains each kind of disagreement.
+[doc("Read generated answers by llama.cpp's own parser too, and list what the two read otherwise.")]
+differential: models
+    cmake -S scripts/differential -B "$MESH_NODE_CACHE/differential" -DLLAMA_CPP="$(scripts/upstream)"
+    cmake --build "$MESH_NODE_CACHE/differential" --parallel 2
+    MESH_LLAMA_CHAT_PARSE="$MESH_NODE_CACHE/differential/llama-chat-parse" \
+        cargo test --locked -p mesh-chat --test templates -- --nocapture compared_with_llama_cpp
+
+# The default test run does a small part of it.
+[doc("Ten thousands of mutated answers of models, of random calls, and of mutated requests.")]
+mutations ROUNDS="35": models
+    MESH_ROUNDS={{ ROUNDS }} cargo test --locked -p mesh-chat --test templates -- mutation round_trip
+    MESH_ROUNDS={{ ROUNDS }} cargo test --locked -p mesh-node --test scripted -- bodies
 
 # llama.cpp itself is not instrumented, but its allocations are: a row read past its end, a freed context or a leaked
 # batch on our side of the boundary is found. One test is left out: it nests as deep as a measured stack allows, and the

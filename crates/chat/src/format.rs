@@ -87,13 +87,16 @@ pub(crate) struct Tagged {
     pub(crate) nested: &'static str,
     /// Keys are written with entities, as in attributes of XML.
     pub(crate) entities: bool,
+    /// A string may stand in `<![CDATA[` … `]]>`.
+    pub(crate) cdata: bool,
     /// What closes the call, if it is not one of [`Marked::close`].
     pub(crate) end: &'static str,
     /// One newline on either side of a value is layout.
     pub(crate) newlines: bool,
 }
 
-/// A text with places in it: literal texts and slots, in order. Blanks before a literal are passed over.
+/// A text with places in it: literal texts and slots, in order. Blanks before a literal are passed over, unless it begins
+/// with one.
 pub(crate) type Pattern = &'static [Part];
 
 /// A part of a [`Pattern`].

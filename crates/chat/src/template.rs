@@ -247,10 +247,7 @@ fn message(message: &Message, arguments: Arguments) -> Value {
 fn call(call: &ToolCall, arguments: Arguments) -> Value {
     let text = || Value::from(call.arguments.as_str());
     let arguments = match arguments {
-        Arguments::Object => {
-            let object = number::parse(&call.arguments).filter(serde_json::Value::is_object);
-            object.map_or_else(text, |value| number::value(&value))
-        }
+        Arguments::Object => number::object(&call.arguments).unwrap_or_else(text),
         Arguments::Text => text(),
     };
     let function = Value::from_pairs([("name", Value::from(call.name.as_str())), ("arguments", arguments)]);

@@ -25,6 +25,11 @@ impl Offered {
         self.any || self.tools.iter().any(|tool| tool.name == name)
     }
 
+    /// Whether a tool's name begins with this.
+    pub(crate) fn has_beginning(&self, name: &str) -> bool {
+        self.tools.iter().any(|tool| tool.name.starts_with(name))
+    }
+
     /// What the argument `key` of the tool `name` may be.
     pub(crate) fn types(&self, name: &str, key: &str) -> schema::Types {
         let tool = self.tools.iter().find(|tool| tool.name == name);

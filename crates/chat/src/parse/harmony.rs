@@ -20,6 +20,8 @@ const MESSAGE: &str = "<|message|>";
 const HEADERS: [&str; 3] = ["<|channel|>", "<|start|>", "to="];
 /// What ends a message, or begins the next without an end.
 const ENDS: [&str; 4] = ["<|end|>", "<|call|>", "<|return|>", "<|start|>"];
+/// What stands in a header beside markers and the name of a tool.
+const WORDS: [&str; 8] = ["assistant", "analysis", "commentary", "final", "json", "code", "to=functions.", "functions"];
 /// Longest header, in bytes.
 const MAX_HEADER: usize = 1024;
 
@@ -108,7 +110,8 @@ impl Reader {
                 return self.to(State::Content);
             }
             if self.ended.is_some() {
-                self.text.clear();
+                let header = std::mem::take(&mut self.text);
+                self.out.content(&self.strange_words(&header));
             }
             return false;
         };
@@ -126,7 +129,23 @@ impl Reader {
             None if header.contains("<|channel|>analysis") => State::Reasoning,
             _ => State::Content,
         };
+        if !matches!(next, State::Arguments(_)) {
+            let strange = self.strange_words(&header);
+            self.out.content(&strange);
+        }
         self.to(next)
+    }
+
+    /// What of a header is neither structure nor one of the words that belong there, nor the beginning of one: text, such
+    /// as the name of a tool that there is not. A blank follows it.
+    fn strange_words(&self, header: &str) -> String {
+        let bare = MARKERS.iter().fold(header.to_owned(), |bare, marker| bare.replace(marker, " "));
+        let is_known = |word: &&str| {
+            let begun = |of: &&str| of.starts_with(word);
+            let name = word.strip_prefix("to=functions.").or_else(|| word.strip_prefix("to="));
+            WORDS.iter().chain(&MARKERS).any(begun) || name.is_some_and(|name| self.offered.has_beginning(name))
+        };
+        bare.split_whitespace().filter(|word| !is_known(word)).map(|word| format!("{word} ")).collect()
     }
 
     fn body(&mut self) -> bool {

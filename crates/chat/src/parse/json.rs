@@ -89,6 +89,11 @@ impl Transcoder {
         self.broken
     }
 
+    /// Whether nothing of the value was there.
+    pub(crate) fn has_not_begun(&self) -> bool {
+        self.state == State::Value && self.open.is_empty()
+    }
+
     /// Whether the next character is not part of a text.
     pub(crate) fn is_between(&self) -> bool {
         !matches!(self.state, State::Text { .. } | State::Escape { .. })

@@ -38,6 +38,8 @@ pub(crate) struct Reader {
     state: State,
     /// Text that is not given out yet.
     text: String,
+    /// What of it stood in the prompt: it is never given out.
+    prompted: &'static str,
     /// How the answer ended, once it did: then nothing is waited for.
     ended: Option<FinishReason>,
     /// The last character given out as prose.
@@ -116,8 +118,8 @@ impl Reader {
             None => State::Prose,
         };
         // What opens a call may stand in the prompt already.
-        let text = setting.marked.open.iter().find(|open| end.ends_with(*open)).map_or("", |open| open).to_owned();
-        Self { setting, state, text, ended: None, last: None, bare_tried: false, out }
+        let prompted = setting.marked.open.iter().find(|open| end.ends_with(**open)).map_or("", |open| *open);
+        Self { setting, state, text: prompted.to_owned(), prompted, ended: None, last: None, bare_tried: false, out }
     }
 
     pub(crate) fn push(&mut self, text: &str) -> Vec<TurnEvent> {
@@ -182,7 +184,14 @@ impl Reader {
 
     /// Gives out the first `len` bytes as prose.
     fn prose_out(&mut self, len: usize) {
-        let text: String = self.text.drain(..len).collect();
+        if len == 0 {
+            return;
+        }
+        let mut text: String = self.text.drain(..len).collect();
+        let prompted = std::mem::take(&mut self.prompted);
+        if text.starts_with(prompted) {
+            text.drain(..prompted.len());
+        }
         self.last = text.chars().next_back().or(self.last);
         self.out.content(&text);
     }
@@ -202,7 +211,8 @@ impl Reader {
     fn prose(&mut self) -> Step {
         if self.is_bare() {
             match self.text.trim_start().chars().next() {
-                None => return Step::Wait,
+                None if !self.has_ended() => return Step::Wait,
+                None => {}
                 Some('{' | '[') => {
                     self.bare_tried = true;
                     self.prose_out(marker::blank(&self.text));
@@ -239,6 +249,7 @@ impl Reader {
             }
             Found::Yes(len, _) => {
                 self.prose_out(at);
+                self.prompted = "";
                 self.text.drain(..len);
                 return Step::On;
             }

@@ -47,7 +47,9 @@ fn one(pattern: Pattern, text: &str) -> Found {
     for (index, part) in pattern.iter().enumerate() {
         let taken = match *part {
             Part::Text(literal) => {
-                at += blank(&text[at..]);
+                if !literal.starts_with(' ') {
+                    at += blank(&text[at..]);
+                }
                 marker::starts(&text[at..], literal)
             }
             Part::Name | Part::Any | Part::IsString => {

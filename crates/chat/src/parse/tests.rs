@@ -217,7 +217,9 @@ fn what_is_no_call_is_text() {
     }
     assert_eq!(parse("harmony", "<|channel|>final<|message|>Yes.<|return|>").content, "Yes.");
     assert_eq!(parse("harmony", "Just text<|end|>").content, "Just text");
-    assert_eq!(parse("harmony", "<|channel|>commentary to=browser.open<|message|>{}<|call|>").content, "{}");
+    let unknown = parse("harmony", "<|channel|>commentary to=browser.open<|message|>{}<|call|>");
+    assert_eq!(unknown.content, "to=browser.open {}");
+    assert_eq!(parse("harmony", "<|channel|>commentary to=functions.fet").content, "");
 }
 
 #[test]
@@ -300,6 +302,34 @@ fn generation_can_end_when_no_call_can_follow() {
     assert!(complete_after("emulated", false, call));
     assert!(complete_after("hermes", false, "<tool_call>{\"name\": \"now\"}"));
     assert!(!complete_after("hermes", true, "<tool_call>{\"name\": \"now\"}</tool_call>"));
+}
+
+#[test]
+fn what_a_prompt_has_begun_is_part_of_the_answer() {
+    let spoken = pieces("functionary_v32", "<|assistant|>\n\n>>>", ["all\nHello >>> there"], FinishReason::Stop);
+    assert_eq!((spoken.content.as_str(), spoken.calls.len()), ("Hello >>> there", 0));
+    let unaddressed = pieces("functionary_v32", "<|assistant|>\n\n>>>", ["He", "llo"], FinishReason::Stop);
+    assert_eq!(unaddressed.content, "Hello");
+    let called = pieces("functionary_v32", "<|assistant|>\n\n>>>", ["fetch\n{\"url\": \"a\"}"], FinishReason::Stop);
+    assert_eq!((called.content.as_str(), calls(&called)), ("", vec![("fetch", "{\"url\": \"a\"}")]));
+}
+
+#[test]
+fn strings_may_stand_in_cdata() {
+    let text = "<function name=\"edit\"><param name=\"old\"><![CDATA[<a>\n]]></param><param name=\"path\"><![CDAT</param>\
+        </function>";
+    assert_eq!(calls(&parse("minicpm5", text)), [("edit", "{\"old\": \"<a>\\n\", \"path\": \"<![CDAT\"}")]);
+}
+
+#[test]
+fn attributes_are_read_with_their_entities_and_elements_as_values() {
+    let text = "<|open|>call tool=\"edit\" index=\"1\"<|sep|><|open|>argument key=\"a&quot;&amp;\" type=\"array\"<|sep|>[1]\
+        <|close|>argument<|sep|><|close|>call<|sep|>";
+    assert_eq!(calls(&parse("kimi_k3", text)), [("edit", "{\"a\\\"&\": [1]}")]);
+    let mark = "]<]minimax[>[";
+    let text =
+        "~<tool_call>~<invoke name=\"edit\">~<lines>~<item>1~</item>~<item>2~</item>~</lines>~</invoke>~</tool_call>";
+    assert_eq!(calls(&parse("minimax_m3", &text.replace('~', mark))), [("edit", "{\"lines\": [\"1\", \"2\"]}")]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod json;
 pub(super) mod number;
 
 use jiff::Zoned;
-use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
+use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, filters};
 use minijinja_contrib::pycompat;
 use number::Literal;
@@ -31,8 +31,9 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     environment.add_filter("_selectattr", filters::selectattr);
     environment.add_filter("_rejectattr", filters::rejectattr);
     for (name, of_minijinja) in LAZY {
-        environment.add_filter(name, move |state: &mut State, value: Value, args: Rest<Value>| {
-            let args: Vec<Value> = std::iter::once(value).chain(args.0).collect();
+        environment.add_filter(name, move |state: &mut State, value: Value, args: Rest<ValueOrKwargs>| {
+            let args = args.0.into_iter().map(ValueOrKwargs::into_value);
+            let args: Vec<Value> = std::iter::once(value).chain(args).collect();
             state.apply_filter(of_minijinja, &args).map(generator)
         });
     }

@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn what_is_looped_over_goes_through_a_filter() {
         for (source, expected) in [
-            ("{% for x in y %}", "{% for x in (y)|_iterated  %}"),
+            ("{% for x in y %}", "{% for x in (y)|_iterated %}"),
             ("{%- for k, v in a['in'].items() if v -%}", "{%- for k, v in (a['in'].items())|_iterated if v -%}"),
             ("{% for x in (a if b else c) recursive %}", "{% for x in ((a if b else c))|_iterated recursive %}"),
         ] {

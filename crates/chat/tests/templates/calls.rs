@@ -45,8 +45,14 @@ impl Native {
         // Where values are plain text, a marker in them is one.
         let is_plain = ["xml", "glm", "seed", "dsml", "minimax", "minicpm", "hunyuan", "kimi_k3", "muse", "gemma"];
         let is_plain = is_plain.iter().any(|part| format.contains(part));
+        let forbidden: &[&str] = match format {
+            // Its template writes strings between quotes, as they are.
+            "pythonic" => &["'", "\"", "\\", "\n"],
+            _ if is_plain => &markers,
+            _ => &[],
+        };
         let scope = Scope {
-            forbidden: if is_plain { &markers } else { &[] },
+            forbidden,
             pieces: &markers,
             any_key: !["gemma4", "minimax_m3"].contains(&format),
             nothing: format != "minimax_m3",
@@ -68,10 +74,23 @@ impl Native {
         let called =
             Message { role: "assistant".to_owned(), content: Some(String::new()), tool_calls, ..Message::default() };
         let tools: Vec<Tool> = made.iter().map(|(tool, _)| tool.clone()).collect();
+        let spoken = Message { content: Some("answer".to_owned()), tool_calls: Vec::new(), ..called.clone() };
         let whole = self.render(&[asked.clone(), called], &tools, false)?;
+        // What ends every turn is a token that no parser sees.
+        let spoken = self.render(&[asked.clone(), spoken], &tools, false)?;
+        let mut end = whole.len() - common_end(&spoken, &whole);
+        if !whole[..end].ends_with(['>', ']', '}', ')', '\n', ' ']) {
+            end += whole[end..].find(['>', ']']).map_or(0, |at| at + 1);
+        }
+        let whole = &whole[..end];
         let texts =
             [true, false].into_iter().filter_map(|open| self.render(std::slice::from_ref(&asked), &tools, open));
-        let texts = texts.map(|prompt| whole[common(&prompt, &whole)..].to_owned()).collect();
+        // A prompt that goes on otherwise may have a marker's beginning in common.
+        let start = |prompt: &String| {
+            let common = common(prompt, whole);
+            if common == prompt.len() { common } else { whole[..common].rfind(['\n', '>', ']']).map_or(0, |at| at + 1) }
+        };
+        let texts = texts.map(|prompt| whole[start(&prompt)..].to_owned()).collect();
         Some(Answer { tools, calls: made.into_iter().map(|(tool, value)| (tool.name, value)).collect(), texts })
     }
 
@@ -130,6 +149,11 @@ pub(crate) fn calls(turn: &Turn) -> Vec<(String, Value)> {
 /// Bytes with which both texts begin, whole characters.
 fn common(a: &str, b: &str) -> usize {
     a.chars().zip(b.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum()
+}
+
+/// Bytes with which both texts end, whole characters.
+fn common_end(a: &str, b: &str) -> usize {
+    a.chars().rev().zip(b.chars().rev()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum()
 }
 
 /// How many rounds a seeded test makes: `MESH_ROUNDS` times as many as by itself.

@@ -163,6 +163,10 @@ impl Reader {
         let State::Keyword(transcoder) = &mut self.state else { return Step::On };
         let (mut done, mut out, mut is_complete) = (0, String::new(), false);
         for (at, c) in self.text.char_indices() {
+            if transcoder.has_not_begun() && c.is_whitespace() {
+                done = at + c.len_utf8();
+                continue;
+            }
             let flow = transcoder.push(c, &mut out);
             if flow != Flow::DoneBefore && flow != Flow::Fail {
                 done = at + c.len_utf8();
@@ -179,7 +183,7 @@ impl Reader {
         if is_complete && let State::Keyword(transcoder) = &mut self.state {
             transcoder.close(&mut out);
         }
-        self.out.arguments(out.trim_start());
+        self.out.arguments(&out);
         match (is_complete, self.has_ended()) {
             (true, _) => self.to(State::Keywords { first: false }),
             (false, true) => self.to(State::Over),

@@ -194,6 +194,7 @@ impl Reader {
 
     fn begin(&mut self, call: Call) -> Step {
         self.text.drain(..call.len);
+        self.prompted = "";
         self.out.call(&call.name, &call.id);
         let next = match call.then {
             Then::Json(open) => State::Json(Json::new(open)),

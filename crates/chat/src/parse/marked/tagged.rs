@@ -7,6 +7,9 @@ use crate::parse::marker::{self, Match, blank};
 use crate::parse::pattern::{self, Found};
 use crate::tools::schema::Types;
 
+/// What may stand around a string.
+const CDATA: (&str, &str) = ("<![CDATA[", "]]>");
+
 /// A value that is being read.
 #[derive(Clone, Debug)]
 pub(super) struct Value {
@@ -94,6 +97,16 @@ impl Reader {
             }
             if self.text.starts_with('\n') {
                 self.text.remove(0);
+            }
+        }
+        if value.fresh && tagged.cdata {
+            match marker::starts(&self.text, CDATA.0) {
+                Match::Yes(len) => {
+                    self.text.drain(..len);
+                    value.close.insert_str(0, CDATA.1);
+                }
+                Match::Partial if self.ended.is_none() => return Step::Wait,
+                _ => {}
             }
         }
         value.fresh = false;

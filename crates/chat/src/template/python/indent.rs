@@ -1,14 +1,19 @@
 //! The filter `indent`, with Jinja2's own way with a last newline.
 
-use minijinja::value::{Kwargs, Rest, from_args};
+use minijinja::value::Kwargs;
 use minijinja::{Error, ErrorKind, State, Value};
 
-/// `indent(width=4, first=False, blank=False)`.
-pub(super) fn indent(state: &State, value: &str, args: Rest<Value>) -> Result<Value, Error> {
-    let (width, first, blank, named): (Option<Value>, Option<bool>, Option<bool>, Kwargs) = from_args(&args)?;
+/// `indent(width=4, first=False, blank=False)`; the last by name only.
+pub(super) fn indent(
+    state: &State,
+    value: &str,
+    width: Option<Value>,
+    first: Option<bool>,
+    named: Kwargs,
+) -> Result<Value, Error> {
     let width = width.or(named.get("width")?);
     let first = first.or(named.get("first")?).unwrap_or(false);
-    let blank = blank.or(named.get("blank")?).unwrap_or(false);
+    let blank = named.get::<Option<bool>>("blank")?.unwrap_or(false);
     named.assert_all_used()?;
     let indentation = match width {
         None => "    ".to_owned(),

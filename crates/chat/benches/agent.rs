@@ -1,0 +1,159 @@
+//! What an agent's turn costs stage 0: rendering 20,000 tokens of conversation with 40 tools by real templates, and
+//! reading an answer token by token. `just bench chat` runs it in the release profile.
+//!
+//! Prints medians; the aims are 5 ms a rendering and 1 µs a token.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use mesh_chat::{Capability, ChatTemplate, Conversation, SpecialTokens, Strategy, TurnOptions, TurnParser, prompt};
+use mesh_types::{FinishReason, Message, Tool, ToolCall, ToolChoice};
+use serde_json::json;
+
+const TEMPLATES: [&str; 7] = [
+    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use",
+    "Qwen-Qwen3-0.6B",
+    "Qwen3-Coder",
+    "GLM-4.7-Flash",
+    "meta-llama-Llama-3.1-8B-Instruct",
+    "mistralai-Ministral-3-14B-Reasoning-2512",
+    "openai-gpt-oss-120b",
+];
+const TOOLS: usize = 40;
+/// Rounds of a call, its result and some words: together about 20,000 tokens.
+const ROUNDS: usize = 60;
+const REPETITIONS: usize = 15;
+
+fn main() {
+    let folder = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).map(PathBuf::from);
+    let Some(folder) = folder else {
+        println!("usage: agent FOLDER, with the templates of llama.cpp's source; `just bench chat` gives it");
+        return;
+    };
+    let (tools, messages) = (tools(), messages());
+    for name in TEMPLATES {
+        let source = std::fs::read_to_string(folder.join(format!("{name}.jinja"))).expect("a template");
+        measure(name, &ChatTemplate::parse(&source, "<s>", "</s>").expect("a template"), &tools, &messages);
+    }
+}
+
+fn measure(name: &str, template: &ChatTemplate, tools: &[Tool], messages: &[Message]) {
+    let capability = Capability::probe(template);
+    let special = SpecialTokens::new(["<|im_start|>", "<|im_end|>"], ["<tool_call>"]).expect("tokens");
+    let conversation = Conversation { messages, tools, choice: &ToolChoice::Auto, parallel: true };
+    let mut prompt = String::new();
+    let rendering = median(|| {
+        let prepared = conversation.prepare(&capability).expect("a conversation");
+        let fragments = prompt::render(template, &prepared.input(template, true), &special).expect("a prompt");
+        prompt = fragments.into_iter().map(|fragment| fragment.text).collect();
+    });
+    let answer = answer(&capability.strategy, template);
+    let pieces: Vec<&str> = tokens(&answer);
+    let mut calls = 0;
+    let reading = median(|| {
+        let options = TurnOptions {
+            strategy: capability.strategy.clone(),
+            tools,
+            choice: &ToolChoice::Auto,
+            any_tool: false,
+            parallel: true,
+            prompt: "",
+            seed: "bench",
+        };
+        let mut parser = TurnParser::new(&options);
+        let mut events = 0;
+        for piece in &pieces {
+            events += parser.push(piece).len();
+        }
+        events += parser.finish(FinishReason::Stop).len();
+        calls = events;
+    });
+    let per_token = reading.as_secs_f64() * 1e9 / pieces.len() as f64;
+    println!(
+        "{name}: {} kB rendered in {:.2} ms; {} tokens read ({calls} events) at {per_token:.0} ns a token",
+        prompt.len() / 1000,
+        rendering.as_secs_f64() * 1e3,
+        pieces.len(),
+    );
+}
+
+fn median(mut work: impl FnMut()) -> Duration {
+    let mut times: Vec<Duration> = (0..REPETITIONS)
+        .map(|_| {
+            let start = Instant::now();
+            work();
+            start.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    times[REPETITIONS / 2]
+}
+
+fn tools() -> Vec<Tool> {
+    let tool = |index: usize| {
+        let text = |what: &str| json!({"type": "string", "description": format!("The {what} to work on")});
+        let parameters = json!({
+            "type": "object",
+            "properties": {"path": text("path"), "text": text("text"), "lines": {"type": "array", "items": {"type": "integer"}}},
+            "required": ["path"],
+        });
+        let description = "Does what its name says to a file of the project, and answers with what came of it";
+        let name = format!("tool_{index}");
+        Tool::from_definition(json!({"type": "function",
+            "function": {"name": name, "description": description, "parameters": parameters}}))
+        .expect("a tool")
+    };
+    (0..TOOLS).map(tool).collect()
+}
+
+fn call(index: usize) -> ToolCall {
+    ToolCall {
+        id: format!("call{index:05}"),
+        name: format!("tool_{}", index % TOOLS),
+        arguments: json!({"path": "src/main.rs", "text": "fn main() {\n    \"é\";\n}\n".repeat(6), "lines": [1, 2, 3]})
+            .to_string(),
+    }
+}
+
+fn messages() -> Vec<Message> {
+    let said = |role: &str, text: String| Message { role: role.to_owned(), content: Some(text), ..Message::default() };
+    let mut messages = vec![said("system", "You work on a project.".to_owned()), said("user", "Go on.".to_owned())];
+    for index in 0..ROUNDS {
+        let call = call(index);
+        let id = Some(call.id.clone());
+        messages.push(Message { tool_calls: vec![call], ..said("assistant", String::new()) });
+        messages.push(Message { tool_call_id: id, ..said("tool", "What came of it, line by line.\n".repeat(20)) });
+        messages.push(said("assistant", "That went well; on to the next.".repeat(3)));
+        messages.push(said("user", "Yes, go on.".to_owned()));
+    }
+    messages
+}
+
+/// Prose, and a call as the template writes it.
+fn answer(strategy: &Strategy, template: &ChatTemplate) -> String {
+    let said = |role: &str| Message { role: role.to_owned(), content: Some("Well.".to_owned()), ..Message::default() };
+    let calling = Message { tool_calls: vec![call(0)], ..said("assistant") };
+    let capability = Capability::probe(template);
+    let render = |messages: &[Message]| {
+        let conversation = Conversation { messages, tools: &tools(), choice: &ToolChoice::Auto, parallel: true };
+        let prepared = conversation.prepare(&capability).expect("a conversation");
+        template.render_input(&prepared.input(template, false)).expect("a prompt")
+    };
+    let (before, whole) = (render(&[said("user")]), render(&[said("user"), calling]));
+    let common = before.bytes().zip(whole.bytes()).take_while(|(a, b)| a == b).count();
+    assert!(matches!(strategy, Strategy::Native(_)));
+    format!("{}{}", "Let me look at that: a < b, of course. ".repeat(100), &whole[common..])
+}
+
+/// Words with their blanks, as tokens are about.
+fn tokens(text: &str) -> Vec<&str> {
+    let mut tokens = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let len = rest.char_indices().skip(1).find(|(at, c)| *at >= 4 || *c == ' ').map_or(rest.len(), |(at, _)| at);
+        let (token, after) = rest.split_at(len);
+        tokens.push(token);
+        rest = after;
+    }
+    tokens
+}
