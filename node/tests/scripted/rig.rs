@@ -58,6 +58,7 @@ impl Rig {
             split: Split::Never,
             chat_template,
             force_tool_emulation: false,
+            scripted: None,
         };
         let model = Arc::new(ServedModel::open(&settings, Some(4096)).unwrap());
         let script = Script::default();
@@ -248,6 +249,10 @@ impl Peers for Alone {
 
     fn presence(&self, _peer: &PeerId) -> CancellationToken {
         CancellationToken::new()
+    }
+
+    fn derive_key(&self, _purpose: &str) -> [u8; 32] {
+        [7; 32]
     }
 }
 
