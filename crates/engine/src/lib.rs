@@ -5,7 +5,8 @@
 //! compose: a [`chain::Chain`] of stages is a stage, and a stage in a child process ([`child`]) or on another machine
 //! (`mesh-transport`) is one as well. All of them pass the same kit ([`conformance`]).
 //!
-//! Owns: the traits, the frame types and their codec, the scripted, llama and child stages, sampling.
+//! Owns: the traits, the frame types and their codec, the scripted, llama and child stages, sampling and what constrains
+//! it.
 //! Does not own: scheduling (`mesh-pipeline`), sockets between machines (`mesh-transport`), unsafe code (`kernels-ffi`).
 //! Start with [`stage::Stage`], then [`frame::Frame`].
 #![forbid(unsafe_code)]
@@ -14,10 +15,12 @@ pub mod chain;
 pub mod child;
 pub mod codec;
 pub mod conformance;
+pub mod constraint;
 pub mod error;
 pub mod frame;
 pub mod generator;
 pub mod llama;
+pub mod run;
 pub mod sampling;
 pub mod scripted;
 pub mod stage;

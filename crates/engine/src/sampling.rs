@@ -4,19 +4,29 @@
 //! from Philox4x32-10, a counter-based generator (J. K. Salmon et al., *Parallel random numbers: as easy as 1, 2, 3*,
 //! SC'11): the seed is its key and `i` its counter, so that there is no state to carry along.
 //!
-//! Owns: the draw. Does not own: the filters that make the distribution (`kernels_ffi::sampler`). Start with [`Drawer`].
+//! Owns: the draw. Does not own: the filters that make the distribution (`kernels_ffi::sampler`), what a run changes in
+//! the logits before them ([`crate::run`]). Start with [`Drawer`].
 
 use std::sync::Arc;
 
 use kernels_ffi::{Candidate, Filter, SampleError, Sampler, Vocab};
 use mesh_types::{Sampling, TokenId};
 
-/// Draws tokens from the raw logits of one model.
+/// Draws tokens from the logits of one model.
 #[derive(Debug)]
 pub struct Drawer {
     sampler: Sampler,
     /// Tokens that end a generation, ascending.
     end_tokens: Arc<[i32]>,
+}
+
+/// Which draw of a run it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Draw {
+    /// Which generated token, counted from 0.
+    pub index: u32,
+    /// How many drawn tokens were found impossible before, at this index.
+    pub attempt: u32,
 }
 
 impl Drawer {
@@ -30,11 +40,11 @@ impl Drawer {
         Self { sampler: Sampler::new(), end_tokens }
     }
 
-    /// Draws generated token `index` (counted from 0) from `logits`, one per token of the vocabulary.
+    /// Draws a token from `logits`, one per token of the vocabulary; minus infinity is what cannot be drawn.
     ///
     /// # Errors
     /// [`SampleError`]: the logits are no numbers, or leave no token.
-    pub fn draw(&mut self, logits: &[f32], sampling: &Sampling, index: u32) -> Result<TokenId, SampleError> {
+    pub fn draw(&mut self, logits: &[f32], sampling: &Sampling, draw: Draw) -> Result<TokenId, SampleError> {
         let filter = Filter {
             temperature: sampling.temperature,
             top_k: sampling.top_k,
@@ -43,14 +53,21 @@ impl Drawer {
         };
         let excluded: &[i32] = if sampling.ignore_eos { &self.end_tokens } else { &[] };
         let distribution = self.sampler.distribution(logits, &filter, excluded)?;
-        pick(distribution, uniform(sampling.seed, index)).ok_or(SampleError::Empty)
+        pick(distribution, uniform(sampling.seed, draw)).ok_or(SampleError::Empty)
     }
 }
 
-/// The number in `0.0..1.0` that belongs to generated token `index` of a run with this seed: 53 random bits.
-pub fn uniform(seed: u64, index: u32) -> f64 {
+impl From<u32> for Draw {
+    /// The first draw at `index`.
+    fn from(index: u32) -> Self {
+        Self { index, attempt: 0 }
+    }
+}
+
+/// The number in `0.0..1.0` that belongs to this draw of a run with this seed: 53 random bits.
+pub fn uniform(seed: u64, draw: Draw) -> f64 {
     let key = [seed as u32, (seed >> 32) as u32];
-    let [low, high, ..] = philox4x32_10([index, 0, 0, 0], key);
+    let [low, high, ..] = philox4x32_10([draw.index, draw.attempt, 0, 0], key);
     let bits = (u64::from(high) << 32 | u64::from(low)) >> 11;
     bits as f64 / (1u64 << 53) as f64
 }
@@ -112,7 +129,7 @@ mod tests {
     #[test]
     fn a_draw_depends_on_seed_and_index_alone() {
         let sampling = Sampling { seed: 7, ..Sampling::default() };
-        let draw = |drawer: &mut Drawer, index| drawer.draw(&logits(), &sampling, index).unwrap();
+        let draw = |drawer: &mut Drawer, index| drawer.draw(&logits(), &sampling, Draw::from(index)).unwrap();
         let mut one = drawer();
         let forwards: Vec<_> = (0..100).map(|i| draw(&mut one, i)).collect();
         // Another drawer, in another order: as after a run moved.
@@ -125,8 +142,15 @@ mod tests {
         distinct.dedup();
         assert!(distinct.len() > 5, "{distinct:?}");
         let reseeded = Sampling { seed: 8, ..sampling };
-        let others: Vec<_> = (0..100).map(|i| one.draw(&logits(), &reseeded, i).unwrap()).collect();
+        let others: Vec<_> = (0..100).map(|i| one.draw(&logits(), &reseeded, Draw::from(i)).unwrap()).collect();
         assert_ne!(forwards, others);
+    }
+
+    #[test]
+    fn another_attempt_is_another_draw() {
+        let u = |attempt| uniform(7, Draw { index: 3, attempt });
+        assert_eq!(u(0), uniform(7, Draw::from(3)));
+        assert!(u(0) != u(1) && u(1) != u(2));
     }
 
     #[test]
@@ -143,7 +167,7 @@ mod tests {
             let mut drawer = drawer();
             for i in 0..n {
                 let (seed, index) = draw(i);
-                counts[drawer.draw(&logits, &Sampling { seed, ..all }, index).unwrap().0 as usize] += 1;
+                counts[drawer.draw(&logits, &Sampling { seed, ..all }, Draw::from(index)).unwrap().0 as usize] += 1;
             }
             let term = |(count, p): (&u32, f64)| (f64::from(*count) - p * f64::from(n)).powi(2) / (p * f64::from(n));
             let chi_square: f64 = counts.iter().zip(p).map(term).sum();
@@ -159,9 +183,9 @@ mod tests {
             let top_1 = Sampling { top_k: 1, temperature: 1.5, seed, ..Sampling::default() };
             let tiny_p = Sampling { top_p: 1e-6, seed, ..Sampling::default() };
             let mut drawer = drawer();
-            let expected = drawer.draw(&logits, &greedy, 3).unwrap();
-            assert_eq!(drawer.draw(&logits, &top_1, 3).unwrap(), expected);
-            assert_eq!(drawer.draw(&logits, &tiny_p, 3).unwrap(), expected);
+            let expected = drawer.draw(&logits, &greedy, Draw::from(3)).unwrap();
+            assert_eq!(drawer.draw(&logits, &top_1, Draw::from(3)).unwrap(), expected);
+            assert_eq!(drawer.draw(&logits, &tiny_p, Draw::from(3)).unwrap(), expected);
         }
     }
 
@@ -170,10 +194,10 @@ mod tests {
         let logits = [9.0, 1.0, 1.0, 9.0, 0.5];
         let mut drawer = drawer();
         for sampling in [Sampling::default(), Sampling::greedy()] {
-            assert!([0, 3].contains(&drawer.draw(&logits, &sampling, 0).unwrap().0));
+            assert!([0, 3].contains(&drawer.draw(&logits, &sampling, Draw::from(0)).unwrap().0));
             let ignoring = Sampling { ignore_eos: true, ..sampling };
             for index in 0..200 {
-                assert!([1, 2, 4].contains(&drawer.draw(&logits, &ignoring, index).unwrap().0));
+                assert!([1, 2, 4].contains(&drawer.draw(&logits, &ignoring, Draw::from(index)).unwrap().0));
             }
         }
     }
@@ -186,7 +210,7 @@ mod tests {
         assert_eq!(pick(&distribution, 0.5), Some(TokenId(2)));
         assert_eq!(pick(&distribution, 1.0), Some(TokenId(2)), "what is impossible is not drawn");
         assert_eq!(pick(&[], 0.5), None);
-        let numbers = (0..10_000).map(|i| uniform(u64::MAX, i));
+        let numbers = (0..10_000).map(|i| uniform(u64::MAX, Draw::from(i)));
         assert!(numbers.into_iter().all(|u| (0.0..1.0).contains(&u)));
     }
 }

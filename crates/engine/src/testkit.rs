@@ -12,7 +12,7 @@ use mesh_types::{LayerRange, ModelId, RequestId, Sampling, TokenId};
 use crate::error::StageError;
 use crate::frame::{Command, Frame, MicroBatch, Open, Segment, SeqId, StepId, Want};
 use crate::llama::{Compute, Limits, LlamaStage, LlamaStageConfig, SliceOf};
-use crate::sampling::uniform;
+use crate::sampling::{Draw, uniform};
 use crate::stage::{Stage, StageLink};
 
 /// File name of SmolLM2-135M-Instruct: 30 layers, rows of 576, 49152 tokens, tied head.
@@ -163,7 +163,7 @@ impl Script {
             batch.segments.push(Segment { seq: SeqId(seq), start: *held, len, want });
             *held += len;
             for _ in 0..len {
-                let token = uniform(42, self.n_tokens) * f64::from(self.n_vocab);
+                let token = uniform(42, Draw::from(self.n_tokens)) * f64::from(self.n_vocab);
                 batch.tokens.push(TokenId(token as i32));
                 self.n_tokens += 1;
             }

@@ -3,11 +3,13 @@
 use kernels_ffi::{
     Context, ContextParams, DecodeError, DecodeInput, EmbeddingTable, Input, Model, ModelParams, Place, Vocab,
 };
-use mesh_types::{RequestId, Sampling, TokenId};
+use mesh_types::TokenId;
 
 use super::config::LlamaStageConfig;
+use crate::constraint::{Enforcer, Lexicon};
 use crate::error::StageError;
 use crate::frame::{Command, Frame, MicroBatch, Open, Output, Rows, Segment, SeqId, StepFailure, StepResult, Want};
+use crate::run::{Drawn, Run};
 use crate::sampling::Drawer;
 use crate::stage::StageSpec;
 
@@ -23,26 +25,25 @@ pub(super) struct Engine {
     /// layers, and tapped rows with them.
     one_by_one: bool,
     /// Of the last stage.
-    drawer: Option<Drawer>,
+    head: Option<Head>,
     slots: Vec<Slot>,
     places: Vec<Place>,
     tokens: Vec<i32>,
 }
 
-#[derive(Clone, Default)]
+/// What draws tokens.
+struct Head {
+    drawer: Drawer,
+    enforcer: Enforcer,
+}
+
+#[derive(Default)]
 struct Slot {
     /// Positions held.
     len: u32,
     /// Set where recurrent layers hold positions that should have been cut off; only emptying the slot helps.
     spoilt: bool,
     run: Option<Run>,
-}
-
-#[derive(Clone)]
-struct Run {
-    request: RequestId,
-    sampling: Sampling,
-    prompt_len: u32,
 }
 
 /// What came of a micro-batch so far.
@@ -69,15 +70,15 @@ impl Engine {
         let params = ModelParams { gpu_layers: config.compute.gpu_layers, devices, ..ModelParams::default() };
         let model = Model::load(&config.model_path, &params).map_err(load_error)?;
         check_model(config, &model)?;
-        let (embedding, drawer) = (open_embedding(config)?, open_drawer(spec, &model)?);
+        let (embedding, head) = (open_embedding(config)?, open_head(spec, &model)?);
         let context = Context::new(&model, context_params(config)?).map_err(load_error)?;
         Ok(Self {
             context,
             embedding,
             one_by_one: model.is_recurrent() && !(spec.is_first() && spec.is_last()),
             over_tokens: config.inject.as_ref().is_some_and(|inject| inject.over_tokens),
-            drawer,
-            slots: vec![Slot::default(); spec.n_seq as usize],
+            head,
+            slots: (0..spec.n_seq).map(|_| Slot::default()).collect(),
             spec: spec.clone(),
             places: Vec::new(),
             tokens: Vec::new(),
@@ -92,7 +93,7 @@ impl Engine {
     pub(super) fn reset(&mut self, abort: kernels_ffi::AbortHandle) {
         self.context.set_abort(abort);
         self.context.clear();
-        self.slots.fill(Slot::default());
+        self.slots.fill_with(Slot::default);
     }
 
     /// Applies one frame; returns the one to hand on.
@@ -116,11 +117,13 @@ impl Engine {
     fn command(&mut self, command: &Command) -> Result<(), StageError> {
         match command {
             Command::Open(open) => {
-                let Open { seq, request, sampling, prompt_len, .. } = &**open;
-                let run = Run { request: request.clone(), sampling: *sampling, prompt_len: *prompt_len };
-                if self.slot(*seq).run.replace(run).is_some() {
+                let Open { seq, request, .. } = &**open;
+                if self.slot(*seq).run.is_some() {
                     return Err(StageError::InvalidFrame(format!("slot {} is open already", seq.0)));
                 }
+                let enforcer = self.head.as_mut().map(|head| &mut head.enforcer);
+                let run = Run::new((**open).clone(), &self.spec, enforcer);
+                self.slot(*seq).run = Some(run);
                 tracing::debug!(%request, slot = seq.0, layers = %self.spec.layers, "run opened");
             }
             Command::Truncate { seq, len } => self.truncate(*seq, *len),
@@ -149,16 +152,17 @@ impl Engine {
         let slot = self.slot(seq);
         slot.len = len;
         slot.spoilt = len > 0 && !cut;
+        slot.run.iter_mut().for_each(|run| run.truncate(len));
     }
 
     fn copy(&mut self, from: SeqId, to: SeqId, len: u32) {
         if from != to {
-            let source = self.slot(from).clone();
+            let Slot { len: held, spoilt, .. } = *self.slot(from);
             self.context.clear_seq(to.0);
             let recurrent = self.context.model().is_recurrent();
-            self.context.copy_seq(from.0, to.0, len.min(source.len));
+            self.context.copy_seq(from.0, to.0, len.min(held));
             let slot = self.slot(to);
-            (slot.len, slot.spoilt) = (source.len, source.spoilt);
+            (slot.len, slot.spoilt) = (held, spoilt);
             if !recurrent {
                 slot.len = slot.len.min(len);
             }
@@ -230,10 +234,18 @@ impl Engine {
             None => Input::Tokens(&self.tokens[places.clone()]),
         };
         let decoded = self.context.decode(&DecodeInput { input, places: &self.places[places] });
+        let mut first = first;
         for segment in segments {
+            let tokens = first..first + segment.len as usize;
+            first = tokens.end;
             // Where the decode failed, what is left of the slot is the context's to say.
             let len = if decoded.is_ok() { segment.start + segment.len } else { self.context.seq_len(segment.seq.0) };
-            self.slots[segment.seq.0 as usize].len = len;
+            let slot = &mut self.slots[segment.seq.0 as usize];
+            slot.len = len;
+            if let (Some(run), true) = (&mut slot.run, self.spec.is_last()) {
+                run.computed(segment.start, self.tokens[tokens].iter().copied().map(TokenId));
+                run.truncate(len);
+            }
         }
         decoded.map_err(|error| match error {
             DecodeError::Aborted => Stop::Aborted,
@@ -293,7 +305,7 @@ impl Engine {
             let position = segment.start + segment.len;
             outputs.push(match segment.want {
                 Want::Nothing => continue,
-                Want::Token => Output::token(segment.seq, position, self.draw(segment, rows.end - 1)?),
+                Want::Token => self.draw(segment, rows.end - 1)?,
                 Want::Logits => {
                     let mut all = Vec::with_capacity(rows.len() * self.spec.n_vocab as usize);
                     for row in rows {
@@ -306,18 +318,25 @@ impl Engine {
         Ok(())
     }
 
-    fn draw(&mut self, segment: &Segment, row: usize) -> Result<TokenId, Stop> {
-        let run = self.slots[segment.seq.0 as usize].run.as_ref();
-        let (Some(run), Some(drawer)) = (run, &mut self.drawer) else { return Err(no_logits()) };
+    /// Draws the token behind `segment`. What is wrong with the run alone does not fail the step.
+    fn draw(&mut self, segment: &Segment, row: usize) -> Result<Output, Stop> {
+        let (seq, position) = (segment.seq, segment.start + segment.len);
+        let run = self.slots[seq.0 as usize].run.as_mut();
+        let (Some(run), Some(head)) = (run, &mut self.head) else { return Err(no_logits()) };
         let logits = self.context.logits(row).ok_or_else(no_logits)?;
-        let index = (segment.start + segment.len).saturating_sub(run.prompt_len);
-        drawer.draw(logits, &run.sampling, index).map_err(|error| Stop::Failed(error.to_string()))
+        Ok(match run.draw(&mut head.drawer, logits, position) {
+            Ok(Drawn { token, logprobs }) => Output { logprobs, ..Output::token(seq, position, token) },
+            Err(failure) => {
+                tracing::warn!(request = %run.open().request, %failure, "no token could be drawn");
+                Output { seq, position, token: None, logprobs: None, logits: None, failure: Some(failure) }
+            }
+        })
     }
 
     /// An error, and the requests whose step it was.
     fn name_requests(&self, segments: &[Segment], error: &DecodeError) -> String {
         let run = |segment: &Segment| self.slots[segment.seq.0 as usize].run.as_ref();
-        let requests: Vec<_> = segments.iter().filter_map(run).map(|run| run.request.as_str()).collect();
+        let requests: Vec<_> = segments.iter().filter_map(run).map(|run| run.open().request.as_str()).collect();
         match requests.is_empty() {
             true => error.to_string(),
             false => format!("{error} (requests {})", requests.join(", ")),
@@ -391,8 +410,9 @@ fn open_embedding(config: &LlamaStageConfig) -> Result<Option<EmbeddingTable>, S
     config.embedding.as_ref().map(open).transpose().map_err(load_error)
 }
 
-fn open_drawer(spec: &StageSpec, model: &Model) -> Result<Option<Drawer>, StageError> {
-    let open = || Vocab::of(model).map(|vocab| Drawer::new(&vocab));
+fn open_head(spec: &StageSpec, model: &Model) -> Result<Option<Head>, StageError> {
+    let head = |vocab: Vocab| Head { drawer: Drawer::new(&vocab), enforcer: Enforcer::new(Lexicon::of(&vocab)) };
+    let open = || Vocab::of(model).map(head);
     spec.is_last().then(open).transpose().map_err(load_error)
 }
 
