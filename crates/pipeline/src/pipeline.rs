@@ -96,7 +96,7 @@ impl Pipeline {
             )));
         }
         let link = stage.connect().await?;
-        let limits = Limits::new(&spec, config.depth, config.max_queue, config.prefill_chunk);
+        let limits = Limits::new(&spec, &config);
         let (submissions, submitted) = mpsc::channel(SUBMISSIONS);
         let (closing, close) = watch::channel(None);
         let (show, pulse) = watch::channel(Pulse::default());

@@ -4,39 +4,59 @@
 //! carry decode tokens and prefill chunks together, and as many of them are under way as the chain has stages, so that
 //! every stage has work: with `depth` under way and k sequences decoding, about k / `depth` ride in each.
 //!
+//! A slot keeps what it holds when its run is over. A run whose prompt begins with it starts behind it: on that slot
+//! (cut back to what they share), or on another that gets a copy, where the slot is busy or its own conversation is
+//! likely to go on. Where the shared part is still being computed by another run, it is waited for.
+//!
 //! Rules that hold at any time (and that the property test checks):
 //! - a slot belongs to one run; its positions are computed in order, without gaps; the last stage's answer to a token
 //!   is needed before the next token of that sequence, but not between the chunks of a prompt;
-//! - a slot that was in use is opened anew only behind its `Close` on the same link, so that frames of the run before
-//!   cannot touch it, and what still comes home for that run is dropped;
-//! - a ready token rides in the very next micro-batches; prefill fills up what room they leave: decode waits at most
-//!   for the chunks already under way;
+//! - a slot that was in use is opened anew only behind its `Close` or `Retain` on the same link, so that frames of the
+//!   run before cannot touch it, and what still comes home for that run is dropped;
+//! - a prefix that is used was sent through the same link before, token by token, and at least one token of every
+//!   prompt is computed. Should a stage not have it (a step of it failed, a sliding window moved on), it fails the first
+//!   chunk behind it, which rides alone, and the run is begun again without it;
+//! - all that runs may come to hold fits into the stages' cells, together with what is kept;
+//! - a ready token rides in the very next micro-batches but for those alone; prefill fills up what room they leave:
+//!   decode waits at most for the chunks already under way, and for one alone;
 //! - a run ends exactly once, with `Finished` or an error.
 //!
-//! Seams, for what is not built yet: *prefix reuse* makes `Scheduler::admit` choose a slot whose tokens are a prefix
-//! of the prompt, and start prefill behind it (`Usage::cached_tokens`); *speculation* lets a decode segment have more
-//! than one token, whose outputs [`Scheduler::result`] may find wrong; *priority* is the order of `queue`.
+//! Seams, for what is not built yet: *speculation* lets a decode segment have more than one token, whose outputs
+//! [`Scheduler::result`] may find wrong; *priority* is the order of `queue`.
 //!
 //! Start with [`Scheduler::submit`], [`Scheduler::next_frame`] and [`Scheduler::result`].
 
+mod admission;
 mod batch;
+mod home;
 mod run;
+mod slots;
 
 use std::collections::{HashMap, VecDeque};
 
-use mesh_engine::{
-    Command, DrawFailure, Frame, GenerateError, SeqId, StageError, StageSpec, StepFailure, StepId, StepResult,
-    TokenEvent, Want,
-};
-use mesh_types::{FinishReason, GenerateSpec, Logprobs, TokenId};
+use mesh_engine::{Command, Frame, GenerateError, SeqId, StageSpec, StepId, TokenEvent, Want};
+use mesh_types::{FinishReason, GenerateSpec, TokenId};
 
+use crate::pipeline::Config;
 use run::{Phase, Run};
+use slots::Slots;
+
+/// Fewer tokens than this are neither kept nor looked for: a command more would cost more than they do.
+const MIN_REUSE: u32 = 16;
 
 /// What bounds a scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// KV slots.
     pub n_seq: u32,
+    /// Runs that have one at the same time; at most `n_seq`.
+    pub n_parallel: u32,
+    /// Positions of all slots together; at least `n_ctx`.
+    pub n_cells: u32,
+    /// Whether a slot can be cut back.
+    pub cuts_back: bool,
+    /// Fewest tokens that are kept, or taken from another slot; at least 1.
+    pub min_reuse: u32,
     /// Positions of a sequence.
     pub n_ctx: u32,
     /// Size of the vocabulary.
@@ -52,17 +72,21 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The limits of `stage`, with these for the rest; all brought into their ranges.
-    pub fn new(stage: &StageSpec, depth: usize, max_queue: usize, prefill_chunk: Option<u32>) -> Self {
+    /// The limits of `stage` run as `config` says, all brought into their ranges.
+    pub fn new(stage: &StageSpec, config: &Config) -> Self {
         let n_batch = stage.n_batch.max(1);
         Self {
             n_seq: stage.n_seq,
-            n_ctx: stage.n_ctx,
+            n_parallel: config.parallel.unwrap_or(stage.n_seq).clamp(1, stage.n_seq.max(1)),
+            n_cells: stage.n_cells,
+            cuts_back: stage.cuts_back,
+            min_reuse: MIN_REUSE,
+            n_ctx: stage.n_ctx.min(stage.n_cells),
             n_vocab: stage.n_vocab,
             n_batch,
-            prefill_chunk: prefill_chunk.unwrap_or(n_batch).clamp(1, n_batch),
-            depth: depth.max(1),
-            max_queue,
+            prefill_chunk: config.prefill_chunk.unwrap_or(n_batch).clamp(1, n_batch),
+            depth: config.depth.max(1),
+            max_queue: config.max_queue,
         }
     }
 }
@@ -94,17 +118,18 @@ pub struct Progress {
 pub struct Scheduler {
     limits: Limits,
     runs: HashMap<RunId, Run>,
-    /// Runs without a slot, in order of arrival. Not empty only while no slot is free.
+    /// Runs without a slot, in order of arrival.
     queue: VecDeque<RunId>,
-    /// Who has which slot.
-    slots: Vec<Option<RunId>>,
-    free: VecDeque<SeqId>,
-    /// Commands that were not sent yet. At most a `Close` and an `Open` for each slot.
+    /// Who has which slot, and what they hold.
+    slots: Slots,
+    /// Commands that were not sent yet. Where there are many, nothing is admitted.
     commands: VecDeque<Command>,
     /// Runs whose last token is to be computed next, the one that waits longest first; without those held back.
     ready: VecDeque<RunId>,
     /// Runs with prompt tokens left to send, in turn.
     prefill: VecDeque<RunId>,
+    /// The last micro-batch was for one run alone, though others could have gone on.
+    was_alone: bool,
     /// Micro-batches under way, oldest first.
     in_flight: VecDeque<Flight>,
     events: VecDeque<Event>,
@@ -120,18 +145,15 @@ struct Flight {
     prompt_tokens: u32,
 }
 
-/// A drawn token.
-struct Drawn {
-    token: TokenId,
-    logprobs: Option<Logprobs>,
-}
-
 /// Whose segment, and what is expected of it.
 #[derive(Debug)]
 struct Part {
     run: RunId,
+    /// Of a run that was begun again: whether this is of its second try.
+    afresh: bool,
     seq: SeqId,
     want: Want,
+    start: u32,
     /// Where a drawn token goes.
     position: u32,
 }
@@ -143,11 +165,11 @@ impl Scheduler {
             limits,
             runs: HashMap::new(),
             queue: VecDeque::new(),
-            slots: vec![None; limits.n_seq as usize],
-            free: (0..limits.n_seq).map(SeqId).collect(),
+            slots: Slots::new(limits),
             commands: VecDeque::new(),
             ready: VecDeque::new(),
             prefill: VecDeque::new(),
+            was_alone: false,
             in_flight: VecDeque::new(),
             events: VecDeque::new(),
             next_step: 0,
@@ -173,18 +195,19 @@ impl Scheduler {
             return Err(GenerateError::Step(format!("the prompt holds {}, which is no token of the model", token.0)));
         }
         self.check_wishes(&spec)?;
-        if self.free.is_empty() && self.queue.len() >= self.limits.max_queue {
-            return Err(GenerateError::QueueFull { queued: self.queued() });
-        }
         let run = RunId(self.next_run);
         self.next_run += 1;
         let nothing_to_draw = spec.max_tokens == 0;
         self.runs.insert(run, Run::new(spec));
         if nothing_to_draw {
             self.finish(run, FinishReason::Length);
-        } else {
-            self.queue.push_back(run);
-            self.admit();
+            return Ok(run);
+        }
+        self.queue.push_back(run);
+        self.admit();
+        if self.queue.len() > self.limits.max_queue {
+            self.close(run);
+            return Err(GenerateError::QueueFull { queued: self.queued() });
         }
         Ok(run)
     }
@@ -222,6 +245,7 @@ impl Scheduler {
     /// The next frame to send. Once taken, it counts as sent.
     pub fn next_frame(&mut self) -> Option<Frame> {
         if let Some(command) = self.commands.pop_front() {
+            self.admit();
             return Some(Frame::Command(command));
         }
         self.has_batch().then(|| Frame::Batch(self.form_batch()))
@@ -234,38 +258,6 @@ impl Scheduler {
     /// The next thing to tell a client.
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
-    }
-
-    /// A micro-batch came home.
-    ///
-    /// # Errors
-    /// [`StageError::InvalidFrame`] where this is not what was asked for; then nothing was changed.
-    pub fn result(&mut self, result: StepResult) -> Result<Progress, StageError> {
-        let flight = self.expect(result.step)?;
-        let wanted = flight.parts.iter().filter(|part| part.want != Want::Nothing);
-        let drawn = self.drawn(wanted, &result)?;
-        let mut progress = Progress { prompt_tokens: flight.prompt_tokens, generated_tokens: 0 };
-        self.in_flight.pop_front();
-        for (run, drawn) in drawn {
-            match drawn {
-                Ok(drawn) => progress.generated_tokens += u32::from(self.take_token(run, drawn)),
-                Err(failure) => self.fail(run, failure.into()),
-            }
-        }
-        Ok(progress)
-    }
-
-    /// A micro-batch could not be computed: its runs fail, the others go on.
-    ///
-    /// # Errors
-    /// [`StageError::InvalidFrame`] where it is not the one whose turn it is; then nothing was changed.
-    pub fn failure(&mut self, failure: &StepFailure) -> Result<(), StageError> {
-        self.expect(failure.step)?;
-        let parts = self.in_flight.pop_front().map(|flight| flight.parts).unwrap_or_default();
-        for part in parts {
-            self.fail(part.run, GenerateError::Step("a stage reported a failure".to_owned()));
-        }
-        Ok(())
     }
 
     /// The link is over, or is to be: every run fails with `error`, and nothing is under way any more.
@@ -282,7 +274,7 @@ impl Scheduler {
 
     /// Runs that have a slot.
     pub fn active(&self) -> u32 {
-        self.limits.n_seq - self.free.len() as u32
+        self.slots.busy()
     }
 
     /// Runs that wait for a slot.
@@ -324,66 +316,6 @@ impl Scheduler {
         u32::try_from(token.0).is_ok_and(|token| token < self.limits.n_vocab)
     }
 
-    /// The oldest micro-batch under way, if it is `step`.
-    fn expect(&self, step: StepId) -> Result<&Flight, StageError> {
-        match self.in_flight.front() {
-            Some(flight) if flight.step == step => Ok(flight),
-            Some(flight) => {
-                Err(StageError::InvalidFrame(format!("step {} came home where {} belongs", step.0, flight.step.0)))
-            }
-            None => Err(StageError::InvalidFrame(format!("step {} came home, and none is under way", step.0))),
-        }
-    }
-
-    /// Checks all outputs of a result against what was asked for.
-    fn drawn<'a>(
-        &self,
-        mut wanted: impl Iterator<Item = &'a Part>,
-        result: &StepResult,
-    ) -> Result<Vec<(RunId, Result<Drawn, DrawFailure>)>, StageError> {
-        let bad = |what: String| Err(StageError::InvalidFrame(format!("step {}: {what}", result.step.0)));
-        let mut drawn = Vec::with_capacity(result.outputs.len());
-        for output in &result.outputs {
-            let Some(part) = wanted.next() else { return bad("more outputs than were asked for".to_owned()) };
-            if (output.seq, output.position) != (part.seq, part.position) {
-                let (seq, position) = (output.seq.0, output.position);
-                return bad(format!(
-                    "an output for position {position} of sequence {seq} where {} of {} belongs",
-                    part.position, part.seq.0
-                ));
-            }
-            let logprobs = output.logprobs.clone();
-            match (output.token, &output.failure) {
-                (Some(token), None) if self.is_token(token) => drawn.push((part.run, Ok(Drawn { token, logprobs }))),
-                (Some(token), None) => {
-                    return bad(format!("token {} of a vocabulary of {}", token.0, self.limits.n_vocab));
-                }
-                (None, Some(failure)) => drawn.push((part.run, Err(failure.clone()))),
-                _ => return bad("an output without a token".to_owned()),
-            }
-        }
-        match wanted.next() {
-            Some(part) => bad(format!("no output for sequence {}", part.seq.0)),
-            None => Ok(drawn),
-        }
-    }
-
-    /// Gives a drawn token to its run; false where that is gone.
-    fn take_token(&mut self, run: RunId, drawn: Drawn) -> bool {
-        let Drawn { token, logprobs } = drawn;
-        let Some(state) = self.runs.get_mut(&run) else { return false };
-        let position = state.draw(token);
-        let end = state.end_after(token, self.limits.n_ctx);
-        let is_held = state.held;
-        self.events.push_back(Event { run, what: Ok(TokenEvent::Token { token, position, logprobs }) });
-        match end {
-            Some(reason) => self.finish(run, reason),
-            None if is_held => {}
-            None => self.ready.push_back(run),
-        }
-        true
-    }
-
     fn finish(&mut self, run: RunId, reason: FinishReason) {
         if let Some(state) = self.close(run) {
             self.events.push_back(Event { run, what: Ok(TokenEvent::Finished { reason, usage: state.usage() }) });
@@ -393,46 +325,6 @@ impl Scheduler {
     fn fail(&mut self, run: RunId, error: GenerateError) {
         if self.close(run).is_some() {
             self.events.push_back(Event { run, what: Err(error) });
-        }
-    }
-
-    /// Takes a run out of everything; its slot goes to the next in the queue.
-    fn close(&mut self, run: RunId) -> Option<Run> {
-        let state = self.runs.remove(&run)?;
-        match state.seq {
-            None => self.queue.retain(|queued| *queued != run),
-            Some(seq) => {
-                self.ready.retain(|ready| *ready != run);
-                self.prefill.retain(|prefill| *prefill != run);
-                self.close_slot(seq);
-                self.admit();
-            }
-        }
-        Some(state)
-    }
-
-    fn close_slot(&mut self, seq: SeqId) {
-        // The stages never hear of a run whose `Open` was not sent.
-        let is_open = |command: &Command| matches!(command, Command::Open(open) if open.seq == seq);
-        match self.commands.iter().position(is_open) {
-            Some(unsent) => drop(self.commands.remove(unsent)),
-            None => self.commands.push_back(Command::Close { seq }),
-        }
-        self.slots[seq.0 as usize] = None;
-        self.free.push_back(seq);
-    }
-
-    /// Gives free slots to those who wait.
-    fn admit(&mut self) {
-        while let (Some(&run), Some(&seq)) = (self.queue.front(), self.free.front()) {
-            self.queue.pop_front();
-            self.free.pop_front();
-            let Some(state) = self.runs.get_mut(&run) else { continue };
-            state.seq = Some(seq);
-            state.phase = Phase::Prefill { sent: 0 };
-            self.commands.push_back(Command::Open(Box::new(state.open(seq))));
-            self.slots[seq.0 as usize] = Some(run);
-            self.prefill.push_back(run);
         }
     }
 }

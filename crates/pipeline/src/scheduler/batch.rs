@@ -13,17 +13,34 @@ impl Scheduler {
         self.next_step += 1;
         let mut batch = MicroBatch { step, segments: Vec::new(), tokens: Vec::new(), rows: None };
         let mut flight = Flight { step, parts: Vec::new(), prompt_tokens: 0 };
-        self.add_decode(&mut batch, &mut flight);
-        self.add_prefill(&mut batch, &mut flight);
+        let alone = self.prefill.front().is_some_and(|run| self.runs.get(run).is_some_and(|run| run.alone));
+        // One that rides alone makes the others wait for its chunk, and then it is their turn.
+        if alone && !(self.was_alone && !self.ready.is_empty()) {
+            self.add_alone(&mut batch, &mut flight);
+        } else {
+            self.add_decode(!alone && !self.prefill.is_empty(), &mut batch, &mut flight);
+            self.add_prefill(&mut batch, &mut flight);
+            self.was_alone = false;
+        }
         self.in_flight.push_back(flight);
         batch
     }
 
+    /// The first chunk behind a prefix that was found. A stage may turn out not to have it: then no other run is to
+    /// fail with it.
+    fn add_alone(&mut self, batch: &mut MicroBatch, flight: &mut Flight) {
+        self.was_alone = true;
+        if let Some(id) = self.prefill.pop_front() {
+            let room = self.limits.prefill_chunk;
+            self.add_chunk(id, room, batch, flight);
+        }
+    }
+
     /// The share leaves work for the other stages: all at once would make them wait for each other in turn. Where
     /// prompts wait, half of the micro-batch is theirs (of one token: every other one), should it ever come to that.
-    fn add_decode(&mut self, batch: &mut MicroBatch, flight: &mut Flight) {
+    fn add_decode(&mut self, prompts_wait: bool, batch: &mut MicroBatch, flight: &mut Flight) {
         let n_batch = self.limits.n_batch as usize;
-        let most = if self.prefill.is_empty() { n_batch } else { (n_batch + (batch.step.0 % 2) as usize) / 2 };
+        let most = if prompts_wait { (n_batch + (batch.step.0 % 2) as usize) / 2 } else { n_batch };
         let share = self.decoding().div_ceil(self.limits.depth).min(most);
         while flight.parts.len() < share {
             let Some(id) = self.ready.pop_front() else { break };
@@ -31,8 +48,9 @@ impl Scheduler {
             let (Some(seq), Phase::Ready(token)) = (run.seq, run.phase) else { continue };
             run.phase = Phase::Drawing;
             batch.tokens.push(token);
+            self.slots.send_drawn(seq, token);
             let segment = Segment { seq, start: run.last_position(), len: 1, want: Want::Token };
-            add(batch, flight, id, segment);
+            add(batch, flight, (id, run.afresh), segment);
         }
     }
 
@@ -40,39 +58,50 @@ impl Scheduler {
         let room = self.limits.n_batch - batch.tokens.len() as u32;
         let mut room = room.min(self.limits.prefill_chunk);
         while room > 0 {
-            let Some(id) = self.prefill.pop_front() else { break };
-            let Some(run) = self.runs.get_mut(&id) else { continue };
-            let (Some(seq), Phase::Prefill { sent }) = (run.seq, run.phase) else { continue };
-            let len = room.min(run.prompt_len() - sent);
-            let end = sent + len;
-            batch.tokens.extend_from_slice(&run.spec.prompt[sent as usize..end as usize]);
-            room -= len;
-            flight.prompt_tokens += len;
-            let is_last = end == run.prompt_len();
-            run.phase = if is_last { Phase::Drawing } else { Phase::Prefill { sent: end } };
-            let want = if is_last { Want::Token } else { Want::Nothing };
-            add(batch, flight, id, Segment { seq, start: sent, len, want });
-            if !is_last {
-                // The room is used up: the others come first next time.
-                self.prefill.push_back(id);
+            let Some(&id) = self.prefill.front() else { break };
+            if self.runs.get(&id).is_some_and(|run| run.alone) {
+                break;
             }
+            self.prefill.pop_front();
+            room -= self.add_chunk(id, room, batch, flight);
         }
+    }
+
+    /// Adds up to `room` prompt tokens of a run; says how many. A run with more of them goes to the end of the line.
+    fn add_chunk(&mut self, id: RunId, room: u32, batch: &mut MicroBatch, flight: &mut Flight) -> u32 {
+        let Some(run) = self.runs.get_mut(&id) else { return 0 };
+        let (Some(seq), Phase::Prefill { sent }) = (run.seq, run.phase) else { return 0 };
+        let len = room.min(run.prompt_len() - sent);
+        let end = sent + len;
+        batch.tokens.extend_from_slice(&run.spec.prompt[sent as usize..end as usize]);
+        flight.prompt_tokens += len;
+        let is_last = end == run.prompt_len();
+        run.phase = if is_last { Phase::Drawing } else { Phase::Prefill { sent: end } };
+        run.alone = false;
+        let want = if is_last { Want::Token } else { Want::Nothing };
+        add(batch, flight, (id, run.afresh), Segment { seq, start: sent, len, want });
+        if !is_last {
+            self.prefill.push_back(id);
+        }
+        self.slots.send(seq, len);
+        self.join_followers(seq);
+        len
     }
 
     /// Sequences past their prompt that go on: ready, or with a token being drawn.
     fn decoding(&self) -> usize {
-        let runs = self.slots.iter().flatten().filter_map(|run| self.runs.get(run));
+        let runs = self.slots.runs().filter_map(|run| self.runs.get(&run));
         runs.filter(|run| match run.phase {
             Phase::Ready(_) => !run.held,
             Phase::Drawing => true,
-            Phase::Queued | Phase::Prefill { .. } => false,
+            Phase::Queued | Phase::Following { .. } | Phase::Prefill { .. } => false,
         })
         .count()
     }
 }
 
-fn add(batch: &mut MicroBatch, flight: &mut Flight, run: RunId, segment: Segment) {
+fn add(batch: &mut MicroBatch, flight: &mut Flight, (run, afresh): (RunId, bool), segment: Segment) {
     let Segment { seq, start, len, want } = segment;
     batch.segments.push(segment);
-    flight.parts.push(Part { run, seq, want, position: start + len });
+    flight.parts.push(Part { run, afresh, seq, want, start, position: start + len });
 }

@@ -1,33 +1,48 @@
 //! A model of a chain of stages, for tests: it applies frames in order, and insists on all that a stage relies on.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
-use mesh_engine::{Command, Frame, MicroBatch, Output, SeqId, StageSpec, StepFailure, StepId, StepResult, Want};
-use mesh_types::{LayerRange, ModelId, RequestId, TokenId};
+use mesh_engine::{
+    Command, Frame, MicroBatch, Output, Segment, SeqId, StageSpec, StepFailure, StepId, StepResult, Want,
+};
+use mesh_types::{LayerRange, ModelId, TokenId};
 
 use super::Limits;
 
 pub(super) const N_VOCAB: u32 = 1000;
 
-/// What the model draws for `request` at `position`: never below 10.
-pub(super) fn drawn(request: &RequestId, position: u32) -> TokenId {
-    let seed: u32 = request.as_str().bytes().map(u32::from).sum();
-    TokenId((10 + (seed * 31 + position * 7) % (N_VOCAB - 10)) as i32)
+/// What the model draws after `tokens`: never below 10.
+pub(super) fn drawn(tokens: &[TokenId]) -> TokenId {
+    let mix = |hash: u32, token: &TokenId| (hash ^ token.0.cast_unsigned()).wrapping_mul(0x0100_0193).rotate_left(5);
+    TokenId((10 + tokens.iter().fold(0x811c_9dc5, mix) % (N_VOCAB - 10)) as i32)
+}
+
+/// The first `count` tokens that the model draws for `prompt`.
+pub(super) fn answer(prompt: &[TokenId], count: u32) -> Vec<TokenId> {
+    let mut tokens = prompt.to_vec();
+    (0..count).for_each(|_| tokens.push(drawn(&tokens)));
+    tokens.split_off(prompt.len())
 }
 
 pub(super) struct Model {
     spec: StageSpec,
     depth: usize,
     link: VecDeque<Frame>,
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Slot>,
     next_step: u64,
+    next_cell: u64,
+    /// A step was failed or a slot spoilt: what is built on it may fail as well.
+    is_shaky: bool,
+    /// Prompt and other tokens computed.
+    pub(super) computed: u32,
 }
 
+#[derive(Clone, Default)]
 struct Slot {
-    request: RequestId,
-    prompt_len: u32,
-    /// Positions computed.
-    len: u32,
+    /// Tokens of the positions, and which cells they are in.
+    held: Vec<(TokenId, u64)>,
+    prompt_len: Option<u32>,
+    spoilt: bool,
 }
 
 impl Model {
@@ -42,11 +57,20 @@ impl Model {
             n_ctx: limits.n_ctx,
             n_seq: limits.n_seq,
             n_batch: limits.n_batch,
-            n_cells: limits.n_ctx * limits.n_seq,
-            cuts_back: true,
+            n_cells: limits.n_cells,
+            cuts_back: limits.cuts_back,
         };
-        let slots = (0..limits.n_seq).map(|_| None).collect();
-        Self { spec, depth: limits.depth, link: VecDeque::new(), slots, next_step: 0 }
+        let slots = vec![Slot::default(); limits.n_seq as usize];
+        Self {
+            spec,
+            depth: limits.depth,
+            link: VecDeque::new(),
+            slots,
+            next_step: 0,
+            next_cell: 0,
+            is_shaky: false,
+            computed: 0,
+        }
     }
 
     /// A frame is sent.
@@ -61,47 +85,67 @@ impl Model {
     }
 
     /// Computes the oldest micro-batch and the commands before it.
-    pub(super) fn compute(&mut self) -> Option<StepResult> {
+    pub(super) fn compute(&mut self) -> Option<Result<StepResult, StepFailure>> {
         let batch = self.next_batch()?;
+        let does_not_follow = |segment: &Segment| {
+            let slot = &self.slots[segment.seq.0 as usize];
+            slot.spoilt || slot.held.len() != segment.start as usize
+        };
+        if let Some(segment) = batch.segments.iter().find(|segment| does_not_follow(segment)) {
+            assert!(self.is_shaky, "step {}: {segment:?} does not follow", batch.step.0);
+            return Some(Err(StepFailure { step: batch.step, reason: "a gap".to_owned() }));
+        }
         let mut outputs = Vec::new();
-        let mut tokens = batch.tokens.as_slice();
+        let mut tokens = batch.tokens.iter();
         for segment in &batch.segments {
-            let slot = self.slots[segment.seq.0 as usize].as_mut().expect("work for a slot that is not open");
-            assert_eq!(segment.start, slot.len, "a gap in sequence {}", segment.seq.0);
-            let (own, rest) = tokens.split_at(segment.len as usize);
-            tokens = rest;
-            for (position, token) in (segment.start..).zip(own) {
-                if position >= slot.prompt_len {
-                    assert_eq!(*token, drawn(&slot.request, position), "another token than was drawn");
+            let slot = &mut self.slots[segment.seq.0 as usize];
+            let prompt_len = slot.prompt_len.expect("work for a slot that is not open");
+            for token in tokens.by_ref().take(segment.len as usize) {
+                let so_far: Vec<TokenId> = slot.held.iter().map(|held| held.0).collect();
+                if slot.held.len() >= prompt_len as usize {
+                    assert_eq!(*token, drawn(&so_far), "another token than was drawn");
                 }
+                slot.held.push((*token, self.next_cell));
+                self.next_cell += 1;
+                self.computed += 1;
             }
-            slot.len += segment.len;
-            assert_eq!(segment.want == Want::Token, slot.len >= slot.prompt_len, "wants {:?}", segment.want);
+            let tokens: Vec<TokenId> = slot.held.iter().map(|held| held.0).collect();
+            let position = tokens.len() as u32;
+            assert_eq!(segment.want == Want::Token, position >= prompt_len, "wants {:?}", segment.want);
             if segment.want == Want::Token {
-                outputs.push(Output::token(segment.seq, slot.len, drawn(&slot.request, slot.len)));
+                outputs.push(Output::token(segment.seq, position, drawn(&tokens)));
             }
         }
-        Some(StepResult { step: batch.step, outputs })
+        let cells: BTreeSet<u64> = self.slots.iter().flat_map(|slot| &slot.held).map(|held| held.1).collect();
+        assert!(cells.len() <= self.spec.n_cells as usize, "{} cells are taken", cells.len());
+        Some(Ok(StepResult { step: batch.step, outputs }))
     }
 
     /// The same, but the micro-batch fails.
     pub(super) fn fail(&mut self) -> Option<StepFailure> {
         let batch = self.next_batch()?;
-        for segment in &batch.segments {
-            // Undefined from here on: whatever follows for this slot in flight is computed on rubbish.
-            let slot = self.slots[segment.seq.0 as usize].as_mut().expect("work for a slot that is not open");
-            slot.len = segment.start + segment.len;
-        }
+        self.is_shaky = true;
         Some(StepFailure { step: batch.step, reason: "told to".to_owned() })
     }
 
-    /// All slots are closed once the commands sent are applied.
+    /// From now on, a slot that is cut back is of no use, as where a sliding window has moved on.
+    pub(super) fn spoil_cuts(&mut self) {
+        self.is_shaky = true;
+        self.spec.cuts_back = false;
+    }
+
+    /// No slot has a run once the commands sent are applied.
     pub(super) fn is_empty(&mut self) -> bool {
         while let Some(Frame::Command(command)) = self.link.front().cloned() {
             self.link.pop_front();
             self.apply(&command);
         }
-        self.link.is_empty() && self.slots.iter().all(Option::is_none)
+        self.link.is_empty() && self.slots.iter().all(|slot| slot.prompt_len.is_none())
+    }
+
+    /// What a slot holds, once [`Self::is_empty`].
+    pub(super) fn held(&self, seq: u32) -> Vec<TokenId> {
+        self.slots[seq as usize].held.iter().map(|held| held.0).collect()
     }
 
     fn next_batch(&mut self) -> Option<MicroBatch> {
@@ -125,17 +169,36 @@ impl Model {
         match command {
             Command::Open(open) => {
                 let slot = self.slot(open.seq);
-                assert!(slot.is_none(), "slot {} opened twice", open.seq.0);
-                *slot = Some(Slot { request: open.request.clone(), prompt_len: open.prompt_len, len: 0 });
+                assert!(slot.prompt_len.replace(open.prompt_len).is_none(), "slot {} opened twice", open.seq.0);
+                assert!(slot.held.len() < open.prompt_len as usize, "slot {} holds the whole prompt", open.seq.0);
             }
-            Command::Close { seq } => {
-                assert!(self.slot(*seq).take().is_some(), "slot {} closed twice", seq.0);
+            Command::Close { seq } => *self.slot(*seq) = Slot::default(),
+            Command::Retain { seq, len } => {
+                assert!(self.slot(*seq).prompt_len.take().is_some(), "slot {} retained without a run", seq.0);
+                self.cut(*seq, *len);
             }
-            other => panic!("{other:?} is not used"),
+            Command::Truncate { seq, len } => self.cut(*seq, *len),
+            Command::Copy { from, to, len } => {
+                assert!(from != to && self.slot(*to).prompt_len.is_none(), "a copy over a run");
+                let copy = Slot { prompt_len: None, ..self.slot(*from).clone() };
+                assert!(self.is_shaky || copy.held.len() >= *len as usize, "a copy of more than there is");
+                *self.slot(*to) = copy;
+                self.cut(*to, *len);
+            }
         }
     }
 
-    fn slot(&mut self, seq: SeqId) -> &mut Option<Slot> {
+    fn cut(&mut self, seq: SeqId, len: u32) {
+        let cuts_back = self.spec.cuts_back;
+        let slot = self.slot(seq);
+        if slot.held.len() > len as usize {
+            slot.held.truncate(len as usize);
+            slot.spoilt |= !cuts_back && len > 0;
+            assert!(cuts_back || self.is_shaky, "a cut where none is possible");
+        }
+    }
+
+    fn slot(&mut self, seq: SeqId) -> &mut Slot {
         &mut self.slots[seq.0 as usize]
     }
 }

@@ -6,12 +6,12 @@ use mesh_engine::{Frame, GenerateError, TokenEvent};
 use mesh_types::{FinishReason, GenerateSpec, RequestId, Sampling, TokenId};
 use proptest::prelude::*;
 
-use super::model::{Model, N_VOCAB, drawn};
+use super::model::{Model, N_VOCAB, answer, drawn};
 use super::*;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Submit { prompt: u32, max_tokens: u32, stop_at: Option<u32> },
+    Submit(Prompt, u32, Option<u32>),
     Cancel(usize),
     Hold(usize),
     Release(usize),
@@ -20,10 +20,27 @@ enum Op {
     Fail,
 }
 
+/// How a prompt is made.
+#[derive(Clone, Debug)]
+enum Prompt {
+    /// Of these tokens.
+    New(Vec<u32>),
+    /// Part of what a run before was asked and has said, and these tokens.
+    Goes { on: usize, cut: u32, tail: Vec<u32> },
+}
+
+fn prompt() -> impl Strategy<Value = Prompt> {
+    let tokens = |len| prop::collection::vec(0..3u32, len);
+    prop_oneof![
+        1 => tokens(1..40).prop_map(Prompt::New),
+        2 => (any::<usize>(), 0..4u32, tokens(0..12)).prop_map(|(on, cut, tail)| Prompt::Goes { on, cut, tail }),
+    ]
+}
+
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        3 => (1..40u32, 0..12u32, prop::option::of(0..6u32))
-            .prop_map(|(prompt, max_tokens, stop_at)| Op::Submit { prompt, max_tokens, stop_at }),
+        3 => (prompt(), 0..12u32, prop::option::of(0..6u32))
+            .prop_map(|(prompt, max_tokens, stop_at)| Op::Submit(prompt, max_tokens, stop_at)),
         1 => any::<usize>().prop_map(Op::Cancel),
         1 => any::<usize>().prop_map(Op::Hold),
         1 => any::<usize>().prop_map(Op::Release),
@@ -34,14 +51,22 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
-    (1..5u32, 1..9u32, 1..9u32, 1..5usize, 0..4usize).prop_map(|(n_seq, n_batch, chunk, depth, max_queue)| Limits {
-        n_seq,
-        n_ctx: 32,
-        n_vocab: N_VOCAB,
-        n_batch,
-        prefill_chunk: chunk.min(n_batch),
-        depth,
-        max_queue,
+    let slots = (1..7u32, 1..5u32, 32..100u32, any::<bool>(), 1..4u32);
+    (slots, 1..9u32, 1..9u32, 1..5usize, 0..4usize).prop_map(|(slots, n_batch, chunk, depth, max_queue)| {
+        let (n_seq, n_parallel, n_cells, cuts_back, min_reuse) = slots;
+        Limits {
+            n_seq,
+            n_parallel: n_parallel.min(n_seq),
+            n_cells,
+            cuts_back,
+            min_reuse,
+            n_ctx: 32,
+            n_vocab: N_VOCAB,
+            n_batch,
+            prefill_chunk: chunk.min(n_batch),
+            depth,
+            max_queue,
+        }
     })
 }
 
@@ -53,6 +78,7 @@ struct World {
     runs: Vec<(RunId, GenerateSpec, Told)>,
     /// For each run that could go on: micro-batches formed without it since it could.
     passed_over: HashMap<RunId, usize>,
+    has_failed: bool,
 }
 
 #[derive(Default)]
@@ -70,12 +96,13 @@ impl World {
             model: Model::new(limits),
             runs: Vec::new(),
             passed_over: HashMap::new(),
+            has_failed: false,
         }
     }
 
     fn apply(&mut self, op: Op) {
         match op {
-            Op::Submit { prompt, max_tokens, stop_at } => self.submit(prompt, max_tokens, stop_at),
+            Op::Submit(prompt, max_tokens, stop_at) => self.submit(&prompt, max_tokens, stop_at),
             Op::Cancel(index) => self.each(index, |scheduler, run| scheduler.cancel(run), true),
             Op::Hold(index) => self.each(index, |scheduler, run| scheduler.hold(run), false),
             Op::Release(index) => self.each(index, |scheduler, run| scheduler.release(run), false),
@@ -83,6 +110,7 @@ impl World {
             Op::Compute => drop(self.compute()),
             Op::Fail => {
                 if let Some(failure) = self.model.fail() {
+                    self.has_failed = true;
                     self.scheduler.failure(&failure).expect("the step whose turn it is");
                 }
             }
@@ -101,24 +129,37 @@ impl World {
         act(&mut self.scheduler, *run);
     }
 
-    fn submit(&mut self, prompt: u32, max_tokens: u32, stop_at: Option<u32>) {
+    fn prompt(&self, prompt: &Prompt) -> Vec<TokenId> {
+        let tokens = |tokens: &[u32]| tokens.iter().map(|token| TokenId(*token as i32)).collect::<Vec<_>>();
+        match prompt {
+            Prompt::New(new) => tokens(new),
+            Prompt::Goes { on, cut, tail } => {
+                let (_, spec, told) = match self.runs.len() {
+                    0 => return tokens(&[1, 2]),
+                    runs => &self.runs[on % runs],
+                };
+                let mut all = [spec.prompt.clone(), told.tokens.clone()].concat();
+                all.truncate(all.len().saturating_sub(*cut as usize).max(1));
+                [all, tokens(tail)].concat()
+            }
+        }
+    }
+
+    fn submit(&mut self, prompt: &Prompt, max_tokens: u32, stop_at: Option<u32>) {
         let request = RequestId::new(format!("run {}", self.runs.len()));
-        let stop_tokens = stop_at.map(|at| drawn(&request, prompt + at)).into_iter().collect();
-        let prompt_tokens = (0..prompt).map(|token| TokenId(token as i32 % 10)).collect();
+        let prompt = self.prompt(prompt);
+        let stop_tokens = stop_at.and_then(|at| answer(&prompt, at + 1).pop()).into_iter().collect();
+        let len = prompt.len() as u32;
         let spec = GenerateSpec {
-            max_tokens,
-            sampling: Sampling::greedy(),
-            stop_tokens,
-            ..GenerateSpec::new(request, prompt_tokens)
-        };
-        let is_full = self.scheduler.free.is_empty() && self.scheduler.queue.len() >= self.limits.max_queue;
+ max_tokens, sampling: Sampling::greedy(), stop_tokens, ..GenerateSpec::new(request, prompt) };
+        let queued = self.scheduler.queue.len();
         match self.scheduler.submit(spec.clone()) {
             Ok(run) => {
-                assert!(prompt < self.limits.n_ctx && !is_full);
+                assert!(len < self.limits.n_ctx);
                 self.runs.push((run, spec, Told::default()));
             }
-            Err(GenerateError::PromptTooLong { .. }) => assert!(prompt >= self.limits.n_ctx),
-            Err(GenerateError::QueueFull { .. }) => assert!(is_full),
+            Err(GenerateError::PromptTooLong { .. }) => assert!(len >= self.limits.n_ctx),
+            Err(GenerateError::QueueFull { .. }) => assert!(queued >= self.limits.max_queue),
             Err(other) => panic!("{other}"),
         }
     }
@@ -130,8 +171,7 @@ impl World {
         assert_eq!(frame.is_some(), has_frame);
         let Some(frame) = frame else { return false };
         if let Frame::Batch(batch) = &frame {
-            let served =
-                |run: &RunId| batch.segments.iter().any(|s| self.scheduler.slots[s.seq.0 as usize] == Some(*run));
+            let served = |run: &RunId| batch.segments.iter().any(|s| self.scheduler.slots.run(s.seq) == Some(*run));
             self.passed_over.retain(|run, _| could_go_on.contains(run) && !served(run));
             for run in could_go_on.iter().filter(|run| !served(run)) {
                 *self.passed_over.entry(*run).or_default() += 1;
@@ -144,8 +184,11 @@ impl World {
     }
 
     fn compute(&mut self) -> bool {
-        let Some(result) = self.model.compute() else { return false };
-        self.scheduler.result(result).expect("a result as it was asked for");
+        match self.model.compute() {
+            None => return false,
+            Some(Ok(result)) => drop(self.scheduler.result(result).expect("a result as it was asked for")),
+            Some(Err(failure)) => self.scheduler.failure(&failure).expect("the step whose turn it is"),
+        }
         true
     }
 
@@ -157,12 +200,13 @@ impl World {
             match what {
                 Ok(TokenEvent::Token { token, position, .. }) => {
                     assert_eq!(position as usize, spec.prompt.len() + told.tokens.len());
-                    assert_eq!(token, drawn(&spec.request, position));
+                    assert_eq!(token, drawn(&[&spec.prompt[..], &told.tokens].concat()));
                     told.tokens.push(token);
                 }
                 Ok(TokenEvent::Finished { reason, usage }) => {
                     assert_eq!(usage.completion_tokens as usize, told.tokens.len());
                     assert_eq!(usage.prompt_tokens as usize, spec.prompt.len());
+                    assert!(usage.cached_tokens < usage.prompt_tokens);
                     told.end = Some(Ok(reason));
                 }
                 Err(error) => told.end = Some(Err(error)),
@@ -173,10 +217,12 @@ impl World {
     fn check(&self) {
         assert!(self.scheduler.in_flight() <= self.limits.depth);
         assert_eq!(self.scheduler.in_flight(), self.model.under_way());
-        assert!(self.scheduler.commands.len() <= 2 * self.limits.n_seq as usize, "commands pile up");
-        assert!(self.scheduler.queue.is_empty() || self.scheduler.free.is_empty(), "a slot is free and a run waits");
-        let owned = self.scheduler.slots.iter().flatten().count() as u32;
-        assert_eq!(owned, self.scheduler.active());
+        let (n_seq, n_parallel) = (self.limits.n_seq, self.limits.n_parallel);
+        assert!(self.scheduler.commands.len() <= 8 * n_seq as usize + 8, "commands pile up");
+        assert!(self.scheduler.active() <= n_parallel);
+        assert!(self.scheduler.queue.len() <= self.limits.max_queue + n_parallel as usize);
+        let waits_for_nothing = self.scheduler.active() == 0 && self.scheduler.commands.is_empty();
+        assert!(self.scheduler.queue.is_empty() || !waits_for_nothing, "a run waits for nothing");
     }
 
     /// Lets everything finish.
@@ -195,6 +241,10 @@ impl World {
         }
         assert!(self.scheduler.is_idle(), "work is left: {:?}", self.scheduler);
         assert!(self.model.is_empty(), "slots are left open");
+        for seq in 0..self.limits.n_seq {
+            let (held, kept) = (self.model.held(seq), self.scheduler.slots.held(SeqId(seq)));
+            assert!(self.has_failed || held == kept, "slot {seq} holds {held:?}, not {kept:?}");
+        }
         for (_, spec, told) in &self.runs {
             assert_eq!(told.end.is_none(), told.cancelled, "{} ended {:?}", spec.request, told.end);
             if let Some(Ok(reason)) = &told.end {
@@ -212,8 +262,15 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_comes_the_rules_hold(limits in limits(), ops in prop::collection::vec(op(), 0..200)) {
+    fn whatever_comes_the_rules_hold(
+        limits in limits(),
+        spoils in prop::bool::weighted(0.3),
+        ops in prop::collection::vec(op(), 0..200),
+    ) {
         let mut world = World::new(limits);
+        if spoils {
+            world.model.spoil_cuts();
+        }
         for op in ops {
             world.apply(op);
         }

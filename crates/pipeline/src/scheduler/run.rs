@@ -11,7 +11,13 @@ pub(super) struct Run {
     pub(super) phase: Phase,
     /// Its client takes its time.
     pub(super) held: bool,
-    generated: u32,
+    /// Prompt tokens that were there already.
+    pub(super) cached: u32,
+    /// Its next micro-batch is for it alone.
+    pub(super) alone: bool,
+    /// Whether it was begun again, without a prefix: what it found did not hold.
+    pub(super) afresh: bool,
+    pub(super) generated: u32,
 }
 
 /// What is to be computed next.
@@ -19,6 +25,13 @@ pub(super) struct Run {
 pub(super) enum Phase {
     /// Nothing: it has no slot.
     Queued,
+    /// Nothing: a prefix of the prompt is being computed on another slot, and is copied as soon as it is sent.
+    Following {
+        /// The other slot.
+        from: SeqId,
+        /// Tokens of the prefix.
+        len: u32,
+    },
     /// The prompt from this token on.
     Prefill {
         /// Prompt tokens that are computed or under way.
@@ -32,7 +45,16 @@ pub(super) enum Phase {
 
 impl Run {
     pub(super) fn new(spec: GenerateSpec) -> Self {
-        Self { spec, seq: None, phase: Phase::Queued, held: false, generated: 0 }
+        Self {
+            spec,
+            seq: None,
+            phase: Phase::Queued,
+            held: false,
+            cached: 0,
+            alone: false,
+            afresh: false,
+            generated: 0,
+        }
     }
 
     /// Below the context's size: see `Scheduler::submit`.
@@ -52,6 +74,21 @@ impl Run {
             prompt_tail: spec.prompt[spec.prompt.len().saturating_sub(look_back)..].to_vec(),
             ..Open::new(seq, spec.request.clone(), self.prompt_len(), spec.sampling)
         }
+    }
+
+    /// Most positions that it may come to hold.
+    pub(super) fn need(&self, n_ctx: u32) -> u32 {
+        self.prompt_len().saturating_add(self.spec.max_tokens).min(n_ctx)
+    }
+
+    /// Whether a failure of its step may come from the prefix that it found.
+    pub(super) fn may_begin_again(&self) -> bool {
+        self.cached > 0 && self.generated == 0 && !self.afresh
+    }
+
+    /// Puts it back to where nothing was computed.
+    pub(super) fn begin_again(&mut self) {
+        (self.seq, self.phase, self.cached, self.alone, self.afresh) = (None, Phase::Queued, 0, false, true);
     }
 
     /// Position of the token drawn last.
@@ -76,6 +113,6 @@ impl Run {
     }
 
     pub(super) fn usage(&self) -> Usage {
-        Usage { prompt_tokens: self.prompt_len(), completion_tokens: self.generated, cached_tokens: 0 }
+        Usage { prompt_tokens: self.prompt_len(), completion_tokens: self.generated, cached_tokens: self.cached }
     }
 }

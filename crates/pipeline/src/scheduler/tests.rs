@@ -1,11 +1,23 @@
-use mesh_engine::{MicroBatch, Open, Output, Segment};
+use mesh_engine::{MicroBatch, Open, Output, Segment, StageError, StepResult};
 use mesh_types::{RequestId, Sampling, Usage};
 
-use super::model::{Model, N_VOCAB, drawn};
+use super::model::{Model, N_VOCAB, answer};
 use super::*;
 
 fn limits(n_seq: u32, n_batch: u32, depth: usize) -> Limits {
-    Limits { n_seq, n_ctx: 64, n_vocab: N_VOCAB, n_batch, prefill_chunk: n_batch, depth, max_queue: 4 }
+    Limits {
+        n_seq,
+        n_parallel: n_seq,
+        n_cells: 64 * n_seq,
+        cuts_back: true,
+        min_reuse: 16,
+        n_ctx: 64,
+        n_vocab: N_VOCAB,
+        n_batch,
+        prefill_chunk: n_batch,
+        depth,
+        max_queue: 4,
+    }
 }
 
 fn spec(name: &str, prompt: u32, max_tokens: u32) -> GenerateSpec {
@@ -42,7 +54,7 @@ impl Bench {
 
     /// One micro-batch comes home.
     fn compute(&mut self) {
-        let result = self.model.compute().expect("a micro-batch under way");
+        let result = self.model.compute().expect("a micro-batch under way").expect("no failure");
         self.scheduler.result(result).expect("as asked for");
     }
 
@@ -224,7 +236,7 @@ fn runs_end_at_a_stop_token_the_ceiling_or_the_contexts_end() {
     let end = |prompt: u32, max_tokens: u32, stop_at: Option<u32>| {
         let mut bench = Bench::new(limits(1, 64, 1));
         let mut spec = spec("a", prompt, max_tokens);
-        spec.stop_tokens = stop_at.map(|at| drawn(&spec.request, prompt + at)).into_iter().collect();
+        spec.stop_tokens = stop_at.and_then(|at| answer(&spec.prompt, at + 1).pop()).into_iter().collect();
         bench.scheduler.submit(spec).expect("room");
         while !bench.send().is_empty() {
             bench.compute();
@@ -264,7 +276,7 @@ fn a_cancelled_run_leaves_at_every_moment() {
     // With a token being drawn: what comes home is dropped.
     assert_eq!(bench.send(), [[(0, 0, 2)]]);
     bench.scheduler.cancel(next);
-    let result = bench.model.compute().expect("a micro-batch under way");
+    let result = bench.model.compute().expect("a micro-batch under way").expect("no failure");
     assert_eq!(bench.scheduler.result(result), Ok(Progress { prompt_tokens: 2, generated_tokens: 0 }));
     assert_eq!(bench.events(), []);
     // Ready, and its events not read.
@@ -329,7 +341,7 @@ fn results_that_were_not_asked_for_are_refused() {
     assert!(matches!(bench.scheduler.result(nothing.clone()), Err(StageError::InvalidFrame(_))));
     bench.submit("a", 3, 2);
     bench.send();
-    let good = bench.model.compute().expect("a micro-batch under way");
+    let good = bench.model.compute().expect("a micro-batch under way").expect("no failure");
     let with = |change: fn(&mut StepResult)| {
         let mut result = good.clone();
         change(&mut result);

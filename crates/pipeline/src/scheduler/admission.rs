@@ -1,0 +1,156 @@
+//! How runs get their slots, and what becomes of a slot behind them.
+
+use mesh_engine::{Command, SeqId};
+
+use super::run::{Phase, Run};
+use super::slots::Plan;
+use super::{Part, RunId, Scheduler};
+
+/// Commands that may be unsent, for each slot, while runs are admitted.
+const COMMANDS_PER_SLOT: usize = 4;
+
+impl Scheduler {
+    /// Gives slots to those who wait, in order.
+    pub(super) fn admit(&mut self) {
+        while self.commands.len() < COMMANDS_PER_SLOT * self.limits.n_seq as usize
+            && let Some(&run) = self.queue.front()
+        {
+            let Some(state) = self.runs.get(&run) else { return };
+            let (prompt, need) = (&state.spec.prompt, state.need(self.limits.n_ctx));
+            let Some(plan) = self.slots.plan(prompt, need, state.afresh) else { return };
+            self.queue.pop_front();
+            self.start(run, &plan);
+        }
+    }
+
+    fn start(&mut self, run: RunId, plan: &Plan) {
+        let Some(state) = self.runs.get_mut(&run) else { return };
+        let (held, need) = (self.slots.sent(plan.seq), state.need(self.limits.n_ctx));
+        self.commands.extend(plan.evict.iter().map(|seq| Command::Close { seq: *seq }));
+        let is_there = self.slots.take(plan, run, &state.spec.prompt, need);
+        state.seq = Some(plan.seq);
+        let seq = plan.seq;
+        match plan.from {
+            Some(from) if !is_there => {
+                state.phase = Phase::Following { from, len: plan.start };
+                self.commands.extend((held > 0).then_some(Command::Close { seq }));
+                return;
+            }
+            Some(from) => self.commands.push_back(Command::Copy { from, to: seq, len: plan.start }),
+            None if held > plan.start && plan.start == 0 => self.commands.push_back(Command::Close { seq }),
+            None if held > plan.start => self.commands.push_back(Command::Truncate { seq, len: plan.start }),
+            None => {}
+        }
+        self.open(run, plan.start);
+    }
+
+    /// The run has its slot, which holds the first `start` tokens of its prompt.
+    fn open(&mut self, run: RunId, start: u32) {
+        let Some(state) = self.runs.get_mut(&run) else { return };
+        let Some(seq) = state.seq else { return };
+        state.phase = Phase::Prefill { sent: start };
+        (state.cached, state.alone) = (start, start > 0);
+        self.commands.push_back(Command::Open(Box::new(state.open(seq))));
+        self.prefill.push_back(run);
+    }
+
+    /// More of `from` was sent: those who follow it and have come so far go on by themselves.
+    pub(super) fn join_followers(&mut self, from: SeqId) {
+        let sent = self.slots.sent(from);
+        for (run, seq, len) in self.followers(from) {
+            if len <= sent {
+                self.join(run, seq, (from, len));
+            }
+        }
+    }
+
+    /// Nothing more of `from` is sent: those who follow it take what there is.
+    fn end_followers(&mut self, from: SeqId) {
+        let sent = self.slots.sent(from);
+        let sent = if sent < self.limits.min_reuse { 0 } else { sent };
+        for (run, seq, len) in self.followers(from) {
+            self.join(run, seq, (from, len.min(sent)));
+        }
+    }
+
+    fn join(&mut self, run: RunId, seq: SeqId, (from, len): (SeqId, u32)) {
+        self.slots.join(seq, from, len);
+        if len > 0 {
+            self.commands.push_back(Command::Copy { from, to: seq, len });
+        }
+        self.open(run, len);
+        self.join_followers(seq);
+    }
+
+    /// Runs that follow `from`, in order of arrival: with their slots, and how far they follow.
+    fn followers(&self, from: SeqId) -> Vec<(RunId, SeqId, u32)> {
+        let follows = |run: RunId| match self.runs.get(&run) {
+            Some(Run { seq: Some(seq), phase: Phase::Following { from: source, len }, .. }) if *source == from => {
+                Some((run, *seq, *len))
+            }
+            _ => None,
+        };
+        let mut followers: Vec<_> = self.slots.runs().filter_map(follows).collect();
+        followers.sort();
+        followers
+    }
+
+    /// Takes a run out of everything; its slot goes to the next in the queue.
+    pub(super) fn close(&mut self, run: RunId) -> Option<Run> {
+        let state = self.runs.remove(&run)?;
+        match state.seq {
+            None => self.queue.retain(|queued| *queued != run),
+            Some(seq) => {
+                self.leave(run);
+                match state.phase {
+                    // The stages have not heard of it.
+                    Phase::Following { .. } => self.slots.release(seq),
+                    _ => self.close_slot(seq),
+                }
+                self.end_followers(seq);
+                self.admit();
+            }
+        }
+        Some(state)
+    }
+
+    fn close_slot(&mut self, seq: SeqId) {
+        let kept = self.slots.retire(seq);
+        // The stages never hear of a run whose `Open` was not sent.
+        let is_open = |command: &Command| matches!(command, Command::Open(open) if open.seq == seq);
+        match self.commands.iter().position(is_open) {
+            Some(unsent) => drop(self.commands.remove(unsent)),
+            None if kept > 0 => self.commands.push_back(Command::Retain { seq, len: kept }),
+            None => self.commands.push_back(Command::Close { seq }),
+        }
+    }
+
+    /// The run goes back to the head of the queue, and is computed from its first token on.
+    pub(super) fn begin_again(&mut self, run: RunId) {
+        let Some(state) = self.runs.get_mut(&run) else { return };
+        let Some(seq) = state.seq else { return };
+        tracing::info!(request = %state.spec.request, cached = state.cached, "a prefix does not hold: begun again");
+        state.begin_again();
+        self.leave(run);
+        self.slots.release(seq);
+        self.commands.push_back(Command::Close { seq });
+        self.end_followers(seq);
+        self.queue.push_front(run);
+        self.admit();
+    }
+
+    /// A part failed whose run is over: what its slot keeps from there on may be missing.
+    pub(super) fn distrust_kept(&mut self, part: &Part) {
+        let held = self.slots.sent(part.seq);
+        match self.slots.distrust(part.seq, part.start) {
+            left if left == held => {}
+            0 => self.commands.push_back(Command::Close { seq: part.seq }),
+            len => self.commands.push_back(Command::Truncate { seq: part.seq, len }),
+        }
+    }
+
+    fn leave(&mut self, run: RunId) {
+        self.ready.retain(|ready| *ready != run);
+        self.prefill.retain(|prefill| *prefill != run);
+    }
+}

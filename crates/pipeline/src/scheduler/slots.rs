@@ -1,0 +1,313 @@
+//! What every KV slot holds, which of them a prompt is best computed on, and what that leaves of the rest.
+//!
+//! A slot whose run is over keeps its tokens until another run needs the slot or the cells. The state here is the one
+//! that stages will have once they have applied all frames that were made so far.
+
+use std::collections::HashMap;
+
+use mesh_engine::SeqId;
+use mesh_types::TokenId;
+
+use super::{Limits, RunId};
+use crate::prefix::PrefixIndex;
+
+/// All slots.
+#[derive(Debug)]
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    index: PrefixIndex,
+    limits: Limits,
+    /// Counts what was done to slots: the time by which the least recently used is found.
+    now: u64,
+    next_origin: u64,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// Who computes on it.
+    run: Option<RunId>,
+    /// Who computed what it holds.
+    owner: Option<RunId>,
+    /// Tokens of its positions: those computed or under way, and behind them what is still to be sent of a prompt.
+    tokens: Vec<TokenId>,
+    /// Positions computed or under way.
+    sent: u32,
+    /// Positions that its run may come to need.
+    reserved: u32,
+    spans: Vec<Span>,
+    used: u64,
+}
+
+/// Positions that were computed in one go: a copy shares those cells.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    origin: u64,
+    start: u32,
+}
+
+/// How a prompt is computed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// On this slot.
+    pub(super) seq: SeqId,
+    /// Behind this many positions, which need not be computed.
+    pub(super) start: u32,
+    /// Which are copied from this slot; `None`: its own.
+    pub(super) from: Option<SeqId>,
+    /// Slots that are emptied to make room.
+    pub(super) evict: Vec<SeqId>,
+}
+
+/// A slot that holds a prefix of the prompt.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    seq: SeqId,
+    /// Tokens of the prefix.
+    len: u32,
+    is_busy: bool,
+    /// Tokens that it holds behind that.
+    more: u32,
+}
+
+impl Slots {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            slots: (0..limits.n_seq).map(|_| Slot::default()).collect(),
+            index: PrefixIndex::default(),
+            limits,
+            now: 0,
+            next_origin: 0,
+        }
+    }
+
+    /// Runs that have a slot.
+    pub(super) fn busy(&self) -> u32 {
+        self.slots.iter().filter(|slot| slot.run.is_some()).count() as u32
+    }
+
+    /// All runs that have a slot.
+    pub(super) fn runs(&self) -> impl Iterator<Item = RunId> {
+        self.slots.iter().filter_map(|slot| slot.run)
+    }
+
+    /// Whose slot this is.
+    pub(super) fn run(&self, seq: SeqId) -> Option<RunId> {
+        self.slots[seq.0 as usize].run
+    }
+
+    /// Who computed what the slot holds.
+    pub(super) fn owner(&self, seq: SeqId) -> Option<RunId> {
+        self.slots[seq.0 as usize].owner
+    }
+
+    /// Positions computed or under way.
+    pub(super) fn sent(&self, seq: SeqId) -> u32 {
+        self.slots[seq.0 as usize].sent
+    }
+
+    /// How best to compute `prompt`, of a run that may come to hold `need` positions. With `afresh`, no prefix is used.
+    /// `None`: it has to wait until another run ends.
+    pub(super) fn plan(&self, prompt: &[TokenId], need: u32, afresh: bool) -> Option<Plan> {
+        if self.busy() >= self.limits.n_parallel {
+            return None;
+        }
+        let candidate = if afresh { None } else { self.best(prompt) };
+        let (seq, start, from) = match candidate {
+            None => (self.least_used(None)?, 0, None),
+            Some(found) if found.is_busy => (self.least_used(None)?, found.len, Some(found.seq)),
+            Some(found) => {
+                match self.least_used(Some(found.seq)).filter(|other| self.is_worth_keeping(found, *other)) {
+                    Some(other) => (other, found.len, Some(found.seq)),
+                    None => (found.seq, found.len, None),
+                }
+            }
+        };
+        let mut plan = Plan { seq, start, from, evict: Vec::new() };
+        while self.cells(&plan, need) > self.limits.n_cells {
+            match self.evictable(&plan) {
+                Some(seq) => plan.evict.push(seq),
+                // Rather compute a prefix again than wait for what it is shared with.
+                None if plan.start > 0 && !afresh => return self.plan(prompt, need, true),
+                None => return None,
+            }
+        }
+        Some(plan)
+    }
+
+    /// Carries a plan out. False: the slot that it copies from has not come that far yet, and [`Self::join`] is to
+    /// follow.
+    pub(super) fn take(&mut self, plan: &Plan, run: RunId, prompt: &[TokenId], need: u32) -> bool {
+        for seq in &plan.evict {
+            self.clear(*seq);
+        }
+        let is_there = plan.from.is_none_or(|from| self.sent(from) >= plan.start);
+        self.index.insert(plan.seq, prompt);
+        for seq in plan.from.into_iter().chain([plan.seq]) {
+            self.touch(seq);
+        }
+        let slot = &mut self.slots[plan.seq.0 as usize];
+        (slot.run, slot.owner, slot.reserved) = (Some(run), Some(run), need);
+        slot.tokens = prompt.to_vec();
+        self.join(plan.seq, plan.from.unwrap_or(plan.seq), plan.start);
+        if !is_there {
+            self.slots[plan.seq.0 as usize].sent = 0;
+        }
+        is_there
+    }
+
+    /// The slot has the first `len` positions of `from`, and computes the rest itself.
+    pub(super) fn join(&mut self, seq: SeqId, from: SeqId, len: u32) {
+        let mut spans = self.slots[from.0 as usize].spans.clone();
+        spans.retain(|span| span.start < len);
+        spans.push(Span { origin: self.next_origin, start: len });
+        self.next_origin += 1;
+        let slot = &mut self.slots[seq.0 as usize];
+        (slot.sent, slot.spans) = (len, spans);
+    }
+
+    /// The next `len` prompt tokens of the slot are on their way.
+    pub(super) fn send(&mut self, seq: SeqId, len: u32) {
+        self.slots[seq.0 as usize].sent += len;
+    }
+
+    /// `token`, drawn before, is on its way.
+    pub(super) fn send_drawn(&mut self, seq: SeqId, token: TokenId) {
+        self.index.push(seq, token);
+        let slot = &mut self.slots[seq.0 as usize];
+        slot.tokens.push(token);
+        slot.sent += 1;
+    }
+
+    /// The run on the slot is over. Returns how many positions it keeps for others; 0: it is empty.
+    pub(super) fn retire(&mut self, seq: SeqId) -> u32 {
+        let sent = self.sent(seq);
+        if sent < self.limits.min_reuse {
+            self.release(seq);
+            return 0;
+        }
+        self.slots[seq.0 as usize].run = None;
+        self.cut(seq, sent);
+        self.touch(seq);
+        sent
+    }
+
+    /// What the slot holds is only certain up to `len`. Returns how many positions it still has; 0: it is empty.
+    pub(super) fn distrust(&mut self, seq: SeqId, len: u32) -> u32 {
+        let sent = self.sent(seq);
+        if len >= sent {
+            return sent;
+        }
+        if !self.limits.cuts_back || len == 0 {
+            self.clear(seq);
+            return 0;
+        }
+        self.cut(seq, len);
+        len
+    }
+
+    /// The run on the slot is over, and nothing is kept.
+    pub(super) fn release(&mut self, seq: SeqId) {
+        self.slots[seq.0 as usize].run = None;
+        self.clear(seq);
+    }
+
+    /// Empties the slot; its run, if any, keeps it.
+    fn clear(&mut self, seq: SeqId) {
+        self.index.remove(seq);
+        let slot = &mut self.slots[seq.0 as usize];
+        *slot = Slot { run: slot.run, owner: slot.run, reserved: slot.reserved, used: slot.used, ..Slot::default() };
+    }
+
+    fn cut(&mut self, seq: SeqId, len: u32) {
+        self.index.truncate(seq, len);
+        let slot = &mut self.slots[seq.0 as usize];
+        slot.tokens.truncate(len as usize);
+        slot.sent = len;
+        slot.spans.retain(|span| span.start < len);
+    }
+
+    fn touch(&mut self, seq: SeqId) {
+        self.now += 1;
+        self.slots[seq.0 as usize].used = self.now;
+    }
+
+    /// The slot that saves most; of equals one that is idle, then the one used last.
+    fn best(&self, prompt: &[TokenId]) -> Option<Candidate> {
+        let common = self.index.common(prompt);
+        let candidates =
+            common.into_iter().filter_map(|(seq, common)| self.candidate(seq, common, prompt.len() as u32));
+        candidates.max_by_key(|found| (found.len, !found.is_busy, self.slots[found.seq.0 as usize].used))
+    }
+
+    /// What of `common` tokens can be used. One token of a prompt is always computed: its logits are needed.
+    fn candidate(&self, seq: SeqId, common: u32, prompt: u32) -> Option<Candidate> {
+        let slot = &self.slots[seq.0 as usize];
+        let is_busy = slot.run.is_some();
+        let len = common.min(prompt.saturating_sub(1));
+        // A sequence that cannot be cut back is used as it is; and a busy one goes on meanwhile.
+        let fits = self.limits.cuts_back || (!is_busy && len == slot.sent);
+        let more = slot.sent.saturating_sub(len);
+        (len >= self.limits.min_reuse && fits).then_some(Candidate { seq, len, is_busy, more })
+    }
+
+    /// Whether an idle slot, of which a prefix is used, should keep the rest as well, and `other` be taken instead: the
+    /// rest is another conversation rather than a turn of this one that was taken back.
+    fn is_worth_keeping(&self, found: Candidate, other: SeqId) -> bool {
+        let other = &self.slots[other.0 as usize];
+        let is_free = other.tokens.is_empty();
+        let is_older = other.used < self.slots[found.seq.0 as usize].used;
+        found.more >= self.limits.min_reuse && (is_free || (is_older && found.more > found.len))
+    }
+
+    /// The idle slot that is empty, or else was used longest ago.
+    fn least_used(&self, except: Option<SeqId>) -> Option<SeqId> {
+        let idle = self.idle().filter(|seq| Some(*seq) != except);
+        idle.min_by_key(|seq| {
+            let slot = &self.slots[seq.0 as usize];
+            (!slot.tokens.is_empty(), slot.used, *seq)
+        })
+    }
+
+    fn idle(&self) -> impl Iterator<Item = SeqId> {
+        (0..self.limits.n_seq).map(SeqId).filter(|seq| self.run(*seq).is_none())
+    }
+
+    /// The next slot to give its cells up.
+    fn evictable(&self, plan: &Plan) -> Option<SeqId> {
+        let is_needed = |seq: &SeqId| *seq == plan.seq || Some(*seq) == plan.from || plan.evict.contains(seq);
+        let held = self.idle().filter(|seq| !self.slots[seq.0 as usize].tokens.is_empty() && !is_needed(seq));
+        held.min_by_key(|seq| self.slots[seq.0 as usize].used)
+    }
+
+    /// Cells taken once `plan` is carried out and all runs have grown as far as they may.
+    fn cells(&self, plan: &Plan, need: u32) -> u32 {
+        // From the position at which they begin: how far cells of one origin reach.
+        let mut reach: HashMap<u64, (u32, u32)> = HashMap::new();
+        let mut add = |spans: &[Span], len: u32| {
+            let ends = spans.iter().skip(1).map(|span| span.start).chain([len]);
+            for (span, end) in spans.iter().zip(ends) {
+                let end = end.min(len);
+                let reached = reach.entry(span.origin).or_insert((span.start, span.start));
+                reached.1 = reached.1.max(end);
+            }
+        };
+        for (slot, seq) in self.slots.iter().zip(0..) {
+            if SeqId(seq) == plan.seq || plan.evict.contains(&SeqId(seq)) {
+                continue;
+            }
+            add(&slot.spans, if slot.run.is_some() { slot.reserved } else { slot.sent });
+        }
+        let mut own = self.slots[plan.from.unwrap_or(plan.seq).0 as usize].spans.clone();
+        own.retain(|span| span.start < plan.start);
+        add(&own, plan.start);
+        let shared: u32 = reach.values().map(|(start, end)| end - start).sum();
+        shared.saturating_add(need - plan.start.min(need))
+    }
+
+    /// What stages should have of a slot.
+    #[cfg(test)]
+    pub(super) fn held(&self, seq: SeqId) -> &[TokenId] {
+        let slot = &self.slots[seq.0 as usize];
+        &slot.tokens[..slot.sent as usize]
+    }
+}
