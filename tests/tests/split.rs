@@ -117,7 +117,8 @@ fn a_split_model_says_what_the_unsplit_one_says() {
     assert_eq!(events.iter().map(Event::text).collect::<String>(), text(&expected));
     assert_eq!(events.last(), Some(&Event::Done));
     let Event::Json(usage) = &events[events.len() - 2] else { panic!("usage comes before the end") };
-    assert_eq!(usage["usage"], expected["usage"]);
+    let counts = |usage: &Value| (usage["prompt_tokens"].as_u64(), usage["completion_tokens"].as_u64());
+    assert_eq!(counts(&usage["usage"]), counts(&expected["usage"]));
 
     let stages = cluster.holder.ask("stages");
     let places: Vec<_> = stages["stages"].as_array().unwrap().iter().map(|s| (&s["node"], &s["layers"])).collect();
@@ -128,6 +129,37 @@ fn a_split_model_says_what_the_unsplit_one_says() {
     assert_eq!(models["data"][0]["id"], SMOLLM2);
     let (status, health) = http::get(&cluster.base, "/health");
     assert_eq!((status, &health["status"]), (200, &json!("ok")), "{health}");
+}
+
+/// A conversation of some hundred tokens goes on: of its second turn, both stages compute what is new.
+#[test]
+fn the_second_turn_of_a_conversation_is_not_computed_again() {
+    let cluster = Cluster::start("2048");
+    let story = "The lighthouse keeper counted ships, and wrote each one down before the light went out. ".repeat(30);
+    let mut messages = vec![json!({"role": "user", "content": format!("{story}\nWhat did the keeper count?")})];
+    let ask = |messages: &[Value]| {
+        let body = json!({"model": SMOLLM2, "messages": messages, "temperature": 0, "max_tokens": 24});
+        let (status, answer) = http::post(&cluster.base, "/chat/completions", &body).json();
+        assert_eq!(status, 200, "{answer}");
+        answer
+    };
+    let count = |answer: &Value, name: &str| answer["usage"][name].as_u64().expect("a count");
+    let cached = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().expect("a count");
+
+    let first = ask(&messages);
+    assert!(count(&first, "prompt_tokens") > 400, "{first}");
+    assert_eq!(cached(&first), 0);
+    messages.push(first["choices"][0]["message"].clone());
+    messages.push(json!({"role": "user", "content": "And why?"}));
+    let second = ask(&messages);
+    // All that was prompted and generated, but for the token drawn last, which was never computed.
+    let known = count(&first, "prompt_tokens") + count(&first, "completion_tokens");
+    assert!(cached(&second) + 1 >= known, "{second} after {first}");
+    assert!(count(&second, "prompt_tokens") > cached(&second));
+    // The same once more: one token is computed.
+    let again = ask(&messages);
+    assert_eq!(cached(&again) + 1, count(&again, "prompt_tokens"));
+    assert_eq!(again["choices"][0]["message"], second["choices"][0]["message"]);
 }
 
 #[test]

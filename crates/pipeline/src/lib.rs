@@ -9,6 +9,7 @@
 //! frames and tokens. [`prefix`] finds what prompts have in common. Start with [`Pipeline`], then [`scheduler::Scheduler`].
 #![forbid(unsafe_code)]
 
+mod pace;
 pub mod pipeline;
 pub mod prefix;
 pub mod pulse;

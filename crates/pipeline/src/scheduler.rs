@@ -35,7 +35,7 @@ mod slots;
 use std::collections::{HashMap, VecDeque};
 
 use mesh_engine::{Command, Frame, GenerateError, SeqId, StageSpec, StepId, TokenEvent, Want};
-use mesh_types::{FinishReason, GenerateSpec, TokenId};
+use mesh_types::{FinishReason, GenerateSpec, Logprobs, TokenId};
 
 use crate::pipeline::Config;
 use run::{Phase, Run};
@@ -128,6 +128,8 @@ pub struct Scheduler {
     ready: VecDeque<RunId>,
     /// Runs with prompt tokens left to send, in turn.
     prefill: VecDeque<RunId>,
+    /// Most prompt tokens in a micro-batch while sequences are being decoded; at most `Limits::prefill_chunk`.
+    shared_chunk: u32,
     /// The last micro-batch was for one run alone, though others could have gone on.
     was_alone: bool,
     /// Micro-batches under way, oldest first.
@@ -169,6 +171,7 @@ impl Scheduler {
             commands: VecDeque::new(),
             ready: VecDeque::new(),
             prefill: VecDeque::new(),
+            shared_chunk: limits.prefill_chunk,
             was_alone: false,
             in_flight: VecDeque::new(),
             events: VecDeque::new(),
@@ -235,6 +238,12 @@ impl Scheduler {
         {
             self.ready.push_back(run);
         }
+    }
+
+    /// Prompts take turns in chunks of this many tokens while sequences are being decoded, so that these do not wait
+    /// long; within the limits.
+    pub fn set_shared_chunk(&mut self, tokens: u32) {
+        self.shared_chunk = tokens.clamp(1, self.limits.prefill_chunk);
     }
 
     /// Whether [`Self::next_frame`] gives one.
@@ -333,5 +342,7 @@ impl Scheduler {
 mod model;
 #[cfg(test)]
 mod properties;
+#[cfg(test)]
+mod reuse;
 #[cfg(test)]
 mod tests;

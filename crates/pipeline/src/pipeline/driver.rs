@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::clients::{Clients, Delivery, Notice};
 use super::{Submission, unavailable};
+use crate::pace::Pace;
 use crate::pulse::{Pulse, Rate};
 use crate::scheduler::{Progress, Scheduler};
 
@@ -16,6 +17,7 @@ pub(super) struct Driver {
     clients: Clients,
     pulse: Pulse,
     rate: Rate,
+    pace: Pace,
     show: watch::Sender<Pulse>,
 }
 
@@ -31,7 +33,14 @@ enum End {
 
 impl Driver {
     pub(super) fn new(scheduler: Scheduler, unread: usize, show: watch::Sender<Pulse>) -> Self {
-        Self { scheduler, clients: Clients::new(unread), pulse: Pulse::default(), rate: Rate::default(), show }
+        Self {
+            scheduler,
+            clients: Clients::new(unread),
+            pulse: Pulse::default(),
+            rate: Rate::default(),
+            pace: Pace::default(),
+            show,
+        }
     }
 
     /// Serves until the link breaks or the pipeline is told to close; says which.
@@ -92,6 +101,9 @@ impl Driver {
                     // Formed only now, so that it holds all that became ready in the meantime.
                     Ok(permit) => {
                         if let Some(frame) = self.scheduler.next_frame() {
+                            if matches!(frame, Frame::Batch(_)) {
+                                self.pace.sent(Instant::now().into_std());
+                            }
                             permit.send(frame);
                         }
                     }
@@ -141,6 +153,10 @@ impl Driver {
         };
         match progress {
             Ok(progress) => {
+                self.pace.home(progress.prompt_tokens, Instant::now().into_std());
+                if let Some(chunk) = self.pace.chunk() {
+                    self.scheduler.set_shared_chunk(chunk);
+                }
                 self.count(progress);
                 ControlFlow::Continue(())
             }

@@ -15,7 +15,7 @@ impl Scheduler {
         let mut flight = Flight { step, parts: Vec::new(), prompt_tokens: 0 };
         let alone = self.prefill.front().is_some_and(|run| self.runs.get(run).is_some_and(|run| run.alone));
         // One that rides alone makes the others wait for its chunk, and then it is their turn.
-        if alone && !(self.was_alone && !self.ready.is_empty()) {
+        if alone && (!self.was_alone || self.ready.is_empty()) {
             self.add_alone(&mut batch, &mut flight);
         } else {
             self.add_decode(!alone && !self.prefill.is_empty(), &mut batch, &mut flight);
@@ -31,7 +31,7 @@ impl Scheduler {
     fn add_alone(&mut self, batch: &mut MicroBatch, flight: &mut Flight) {
         self.was_alone = true;
         if let Some(id) = self.prefill.pop_front() {
-            let room = self.limits.prefill_chunk;
+            let room = self.chunk();
             self.add_chunk(id, room, batch, flight);
         }
     }
@@ -56,7 +56,7 @@ impl Scheduler {
 
     fn add_prefill(&mut self, batch: &mut MicroBatch, flight: &mut Flight) {
         let room = self.limits.n_batch - batch.tokens.len() as u32;
-        let mut room = room.min(self.limits.prefill_chunk);
+        let mut room = room.min(self.chunk());
         while room > 0 {
             let Some(&id) = self.prefill.front() else { break };
             if self.runs.get(&id).is_some_and(|run| run.alone) {
@@ -65,6 +65,10 @@ impl Scheduler {
             self.prefill.pop_front();
             room -= self.add_chunk(id, room, batch, flight);
         }
+    }
+
+    fn chunk(&self) -> u32 {
+        if self.decoding() > 0 { self.shared_chunk } else { self.limits.prefill_chunk }
     }
 
     /// Adds up to `room` prompt tokens of a run; says how many. A run with more of them goes to the end of the line.

@@ -151,7 +151,11 @@ impl World {
         let stop_tokens = stop_at.and_then(|at| answer(&prompt, at + 1).pop()).into_iter().collect();
         let len = prompt.len() as u32;
         let spec = GenerateSpec {
- max_tokens, sampling: Sampling::greedy(), stop_tokens, ..GenerateSpec::new(request, prompt) };
+            max_tokens,
+            sampling: Sampling::greedy(),
+            stop_tokens,
+            ..GenerateSpec::new(request, prompt)
+        };
         let queued = self.scheduler.queue.len();
         match self.scheduler.submit(spec.clone()) {
             Ok(run) => {

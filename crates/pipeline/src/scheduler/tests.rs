@@ -186,6 +186,21 @@ fn a_prompt_chunk_may_be_limited() {
 }
 
 #[test]
+fn prompts_come_in_smaller_chunks_while_others_decode() {
+    let mut bench = Bench::new(limits(2, 16, 1));
+    bench.scheduler.set_shared_chunk(3);
+    bench.submit("alone", 12, 9);
+    assert_eq!(bench.send(), [[(0, 0, 12)]], "nobody waits");
+    bench.compute();
+    bench.submit("late", 8, 1);
+    for late in [(1, 0, 3), (1, 3, 3), (1, 6, 2)] {
+        let sent = bench.send();
+        assert_eq!((sent.len(), sent[0][1]), (1, late));
+        bench.compute();
+    }
+}
+
+#[test]
 fn more_decoding_sequences_than_a_batch_holds_do_not_starve_a_prompt() {
     for n_batch in [1, 2] {
         let mut bench = Bench::new(limits(4, n_batch, 1));

@@ -1,0 +1,248 @@
+//! Prefixes that are found again: which slot a run gets, and what is computed.
+
+use mesh_types::{RequestId, Sampling};
+
+use super::model::{Model, N_VOCAB, answer};
+use super::*;
+
+const LIMITS: Limits = Limits {
+    n_seq: 4,
+    n_parallel: 2,
+    n_cells: 128,
+    cuts_back: true,
+    min_reuse: 4,
+    n_ctx: 64,
+    n_vocab: N_VOCAB,
+    n_batch: 8,
+    prefill_chunk: 8,
+    depth: 2,
+    max_queue: 4,
+};
+
+struct Bench {
+    scheduler: Scheduler,
+    model: Model,
+    commands: Vec<Command>,
+}
+
+/// How a run ended: its tokens, and how many of its prompt were there already.
+type Ended = (Vec<TokenId>, u32);
+
+impl Bench {
+    fn new(limits: Limits) -> Self {
+        Self { scheduler: Scheduler::new(limits), model: Model::new(limits), commands: Vec::new() }
+    }
+
+    fn submit(&mut self, prompt: &[TokenId], max_tokens: u32) -> RunId {
+        let all = GenerateSpec::new(RequestId::new("r"), prompt.to_vec());
+        self.scheduler.submit(GenerateSpec { max_tokens, sampling: Sampling::greedy(), ..all }).expect("room")
+    }
+
+    fn send(&mut self) {
+        while let Some(frame) = self.scheduler.next_frame() {
+            if let Frame::Command(command) = &frame {
+                self.commands.push(command.clone());
+            }
+            self.model.send(frame);
+        }
+    }
+
+    fn step(&mut self) -> bool {
+        self.send();
+        match self.model.compute() {
+            None => return false,
+            Some(Ok(result)) => drop(self.scheduler.result(result).expect("as asked for")),
+            Some(Err(failure)) => self.scheduler.failure(&failure).expect("its turn"),
+        }
+        true
+    }
+
+    fn steps(&mut self, count: u32) {
+        for _ in 0..count {
+            self.step();
+        }
+    }
+
+    /// Runs everything to its end. Returns how these runs ended.
+    fn settle<const N: usize>(&mut self, runs: [RunId; N]) -> [Ended; N] {
+        while self.step() {}
+        let mut told: HashMap<RunId, Ended> = HashMap::new();
+        while let Some(Event { run, what }) = self.scheduler.next_event() {
+            let ended = told.entry(run).or_default();
+            match what.expect("no failure") {
+                TokenEvent::Token { token, .. } => ended.0.push(token),
+                TokenEvent::Finished { usage, .. } => ended.1 = usage.cached_tokens,
+            }
+        }
+        runs.map(|run| told.remove(&run).expect("an end"))
+    }
+
+    /// One run, to its end; checks what it says.
+    fn ask(&mut self, prompt: &[TokenId], max_tokens: u32) -> u32 {
+        let run = self.submit(prompt, max_tokens);
+        let [(tokens, cached)] = self.settle([run]);
+        assert_eq!(tokens, answer(prompt, max_tokens));
+        cached
+    }
+
+    fn copies(&self) -> Vec<(u32, u32, u32)> {
+        let copy = |command: &Command| match command {
+            Command::Copy { from, to, len } => Some((from.0, to.0, *len)),
+            _ => None,
+        };
+        self.commands.iter().filter_map(copy).collect()
+    }
+}
+
+fn prompt(ranges: &[(i32, i32)]) -> Vec<TokenId> {
+    ranges.iter().flat_map(|(start, end)| *start..*end).map(TokenId).collect()
+}
+
+/// What a client sends next: all that was said, and more.
+fn next_turn(before: &[TokenId], said: u32, more: (i32, i32)) -> Vec<TokenId> {
+    [before, &answer(before, said), &prompt(&[more])].concat()
+}
+
+#[test]
+fn the_next_turn_of_a_conversation_computes_its_tail() {
+    for cuts_back in [true, false] {
+        let mut bench = Bench::new(Limits { cuts_back, ..LIMITS });
+        let first = prompt(&[(0, 20)]);
+        assert_eq!(bench.ask(&first, 5), 0);
+        let second = next_turn(&first, 5, (50, 60));
+        let before = bench.model.computed;
+        // The last token of an answer is drawn and not computed.
+        assert_eq!(bench.ask(&second, 5), 24);
+        assert_eq!(bench.model.computed - before, 1 + 10 + 4);
+        assert_eq!(bench.copies(), []);
+        let third = next_turn(&second, 5, (70, 71));
+        assert_eq!(bench.ask(&third, 3), 24 + 1 + 10 + 4);
+    }
+}
+
+#[test]
+fn one_token_of_a_prompt_is_always_computed() {
+    let mut bench = Bench::new(LIMITS);
+    let first = prompt(&[(0, 20)]);
+    bench.ask(&first, 5);
+    assert_eq!(bench.ask(&first, 5), 19);
+    // Where nothing can be cut off, nothing can be taken: the answer is there as well.
+    let mut bench = Bench::new(Limits { cuts_back: false, ..LIMITS });
+    bench.ask(&first, 5);
+    assert_eq!(bench.ask(&first, 5), 0);
+}
+
+#[test]
+fn a_shared_beginning_is_copied_while_its_slot_is_busy() {
+    let mut bench = Bench::new(LIMITS);
+    let (one, two) = (prompt(&[(0, 20), (30, 35)]), prompt(&[(0, 20), (40, 45)]));
+    let first = bench.submit(&one, 30);
+    bench.steps(6);
+    let second = bench.submit(&two, 30);
+    let [(said, _), (also_said, cached)] = bench.settle([first, second]);
+    assert_eq!((said, also_said, cached), (answer(&one, 30), answer(&two, 30), 20));
+    assert_eq!(bench.copies(), [(0, 1, 20)]);
+}
+
+#[test]
+fn a_beginning_that_is_being_computed_is_waited_for() {
+    let mut bench = Bench::new(LIMITS);
+    let prompts = [prompt(&[(0, 20), (30, 35)]), prompt(&[(0, 20), (40, 45)])];
+    let runs = prompts.each_ref().map(|prompt| bench.submit(prompt, 3));
+    let ended = bench.settle(runs);
+    let said = prompts.each_ref().map(|prompt| answer(prompt, 3));
+    assert_eq!(ended, [(said[0].clone(), 0), (said[1].clone(), 20)]);
+    assert_eq!(bench.model.computed, 25 + 5 + 2 + 2);
+}
+
+#[test]
+fn who_waits_for_a_run_that_is_cancelled_takes_what_there_is() {
+    for (steps, cached) in [(0, 0), (1, 16)] {
+        let mut bench = Bench::new(LIMITS);
+        let first = bench.submit(&prompt(&[(0, 40)]), 3);
+        let second = bench.submit(&prompt(&[(0, 40)]), 3);
+        bench.steps(steps);
+        bench.scheduler.cancel(first);
+        assert_eq!(bench.settle([second]), [(answer(&prompt(&[(0, 40)]), 3), cached)]);
+    }
+}
+
+#[test]
+fn another_conversation_is_kept_and_a_turn_taken_back_is_not() {
+    let mut bench = Bench::new(LIMITS);
+    let long = prompt(&[(0, 10), (20, 50)]);
+    bench.ask(&long, 5);
+    // Shares ten tokens: the other thirty stay for the conversation that they belong to.
+    assert_eq!(bench.ask(&prompt(&[(0, 10), (60, 80)]), 5), 10);
+    assert_eq!(bench.copies(), [(0, 1, 10)]);
+    assert_eq!(bench.ask(&next_turn(&long, 5, (90, 92)), 2), 44);
+    // The last turn, asked once more with other words, while all slots hold something.
+    bench.ask(&prompt(&[(100, 108)]), 2);
+    bench.ask(&prompt(&[(200, 208)]), 2);
+    let copies = bench.copies().len();
+    assert_eq!(bench.ask(&[&long[..], &prompt(&[(300, 304)])].concat(), 2), 40);
+    assert_eq!(bench.copies().len(), copies, "the slot itself is cut back");
+}
+
+#[test]
+fn what_was_used_longest_ago_gives_way() {
+    let mut bench = Bench::new(LIMITS);
+    let prompts = [0, 100, 200, 300, 400].map(|at| prompt(&[(at, at + 10)]));
+    for prompt in &prompts[..4] {
+        bench.ask(prompt, 2);
+    }
+    bench.ask(&prompts[0], 2);
+    bench.ask(&prompts[4], 2);
+    let kept = prompts.each_ref().map(|prompt| bench.scheduler.slots.plan(prompt, 12, false).map(|plan| plan.start));
+    assert_eq!(kept, [Some(9), Some(0), Some(9), Some(9), Some(9)]);
+}
+
+#[test]
+fn runs_that_need_the_cells_get_them() {
+    let mut bench = Bench::new(Limits { n_cells: 100, ..LIMITS });
+    bench.ask(&prompt(&[(0, 40)]), 10);
+    bench.ask(&prompt(&[(100, 140)]), 10);
+    // 49 and 49 are kept; the next may come to need 60.
+    bench.ask(&prompt(&[(200, 250)]), 10);
+    assert_eq!(bench.ask(&prompt(&[(0, 40)]), 1), 0);
+    // More than there are together: one after the other, the queue in order.
+    let runs = [bench.submit(&prompt(&[(500, 550)]), 14), bench.submit(&prompt(&[(600, 650)]), 14)];
+    assert_eq!((bench.scheduler.active(), bench.scheduler.queued()), (1, 1));
+    let ended = bench.settle(runs);
+    assert!(ended.iter().all(|(said, _)| said.len() == 14));
+}
+
+#[test]
+fn a_prefix_that_does_not_hold_costs_nobody_an_error() {
+    let mut bench = Bench::new(LIMITS);
+    let first = prompt(&[(0, 20)]);
+    bench.ask(&first, 10);
+    bench.model.spoil_cuts();
+    let other = bench.submit(&prompt(&[(100, 110)]), 30);
+    bench.steps(6);
+    let again = bench.submit(&prompt(&[(0, 20), (50, 55)]), 5);
+    let [(other, _), (again, cached)] = bench.settle([other, again]);
+    assert_eq!((other, again), (answer(&prompt(&[(100, 110)]), 30), answer(&prompt(&[(0, 20), (50, 55)]), 5)));
+    assert_eq!(cached, 0, "nothing was of use");
+}
+
+#[test]
+fn what_a_failed_step_may_have_lost_is_not_used() {
+    let mut bench = Bench::new(Limits { depth: 1, ..LIMITS });
+    let long = prompt(&[(0, 30)]);
+    let run = bench.submit(&long, 5);
+    bench.step();
+    bench.send();
+    let failure = bench.model.fail().expect("the second chunk");
+    bench.scheduler.failure(&failure).expect("its turn");
+    assert!(matches!(bench.scheduler.next_event(), Some(Event { run: failed, what: Err(_) }) if failed == run));
+    assert_eq!(bench.ask(&long, 5), 8, "what the first chunk computed");
+}
+
+#[test]
+fn short_things_are_not_kept() {
+    let mut bench = Bench::new(LIMITS);
+    bench.ask(&prompt(&[(0, 1)]), 2);
+    assert_eq!(bench.ask(&prompt(&[(0, 3)]), 1), 0);
+    assert!(matches!(bench.commands.last(), Some(Command::Close { .. })));
+}
