@@ -91,6 +91,10 @@ mutations ROUNDS="35": models
     MESH_ROUNDS={{ ROUNDS }} cargo test --locked -p mesh-chat --test templates -- mutation round_trip
     MESH_ROUNDS={{ ROUNDS }} cargo test --locked -p mesh-node --test scripted -- bodies
 
+[doc("What is computed again after a turn, for every template of llama.cpp: a table.")]
+reuse:
+    cargo run --locked --quiet -p mesh-chat --example reuse -- "$(scripts/upstream)/models/templates"
+
 # llama.cpp itself is not instrumented, but its allocations are: a row read past its end, a freed context or a leaked
 # batch on our side of the boundary is found. One test is left out: it nests as deep as a measured stack allows, and the
 # sanitizer's frames are several times larger than those that were measured.

@@ -3,7 +3,8 @@
 //! Owns: chat templates ([`template`]), whether a template can call tools ([`capability`]), the ways in which models
 //! write calls ([`format`](mod@format)), the emulation for all others ([`emulation`]), what of a conversation a
 //! template gets to see ([`conversation`]), the cut of a prompt into trusted and untrusted text ([`prompt`]), bytes to
-//! characters ([`detokenizer`]), stop strings ([`stop`]), and answers taken apart ([`parse`]). Does not own:
+//! characters ([`detokenizer`]), stop strings ([`stop`]), answers taken apart ([`parse`]), and answers found again in
+//! the next prompt ([`ledger`]). Does not own:
 //! tokenising, dialects of the API, the run of a model; it knows no peers, and there is no I/O and no async runtime
 //! here.
 //!
@@ -16,6 +17,7 @@ pub mod detokenizer;
 pub mod emulation;
 pub mod error;
 pub mod format;
+pub mod ledger;
 pub mod parse;
 pub mod prompt;
 pub mod stop;
@@ -27,6 +29,7 @@ pub use conversation::{Conversation, Prepared};
 pub use detokenizer::Detokenizer;
 pub use error::ChatError;
 pub use format::Format;
+pub use ledger::Ledger;
 pub use parse::{Turn, TurnEvent, TurnOptions, TurnParser};
 pub use prompt::{Fragment, SpecialTokens};
 pub use stop::{StopScanner, Stopped};

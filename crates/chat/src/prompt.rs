@@ -52,6 +52,11 @@ impl SpecialTokens {
         })
     }
 
+    /// Where special tokens stand in a trusted text.
+    pub(crate) fn find<'a>(&'a self, text: &'a str) -> impl Iterator<Item = std::ops::Range<usize>> + 'a {
+        self.all.find_iter(text).map(|found| found.range())
+    }
+
     /// What must not stand whole in a message of `role`. User-defined tokens are the model's own words: in what it
     /// said itself, as in a `<think>` that a template wants to see, they stay.
     fn forbidden(&self, role: &str) -> &AhoCorasick {

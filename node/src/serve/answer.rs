@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures::{Stream, stream};
-use mesh_chat::{Detokenizer, StopScanner, TurnEvent, TurnOptions, TurnParser};
+use mesh_chat::ledger::{PromptMark, Said};
+use mesh_chat::{Detokenizer, StopScanner, Turn, TurnEvent, TurnOptions, TurnParser};
 use mesh_engine::{GenerateError, Generation, TokenEvent};
 use mesh_proto::convert::finished;
 use mesh_proto::v1;
@@ -30,6 +31,14 @@ pub struct Answer {
     ready: VecDeque<Event>,
     calls: usize,
     usage: Usage,
+    /// For the ledger: what it answers, its tokens, and what the client is told. `None`: it is not to be remembered.
+    remembered: Option<Remembered>,
+}
+
+struct Remembered {
+    prompt: PromptMark,
+    said: Said,
+    turn: Turn,
 }
 
 impl Answer {
@@ -83,6 +92,7 @@ impl Answer {
             ready,
             calls: 0,
             usage: Usage { prompt_tokens, ..Usage::default() },
+            remembered: prompt.mark.map(|prompt| Remembered { prompt, said: Said::default(), turn: Turn::default() }),
         })
     }
 
@@ -119,11 +129,19 @@ impl Answer {
                 taken.push(token, position);
                 taken.logprobs.extend(logprobs.map(|logprobs| self.logprob(token, &logprobs)));
                 self.usage.completion_tokens += 1;
+                if let Some(Remembered { said, .. }) = &mut self.remembered {
+                    let (bytes, is_special) = self.model.whole_piece(token);
+                    said.push(token, &bytes, is_special);
+                }
                 let text = self.detokenizer.push(&self.model.piece(token));
                 let stopped = self.stops.push(&text);
                 taken.events.extend(self.parser.push(&stopped.text));
                 if !stopped.stopped && !self.parser.is_complete() {
                     return true;
+                }
+                // What a stop string cut off was said, and the client does not know it.
+                if stopped.stopped {
+                    self.remembered = None;
                 }
                 self.finish(FinishReason::Stop, taken);
             }
@@ -149,6 +167,7 @@ impl Answer {
     fn finish(&mut self, reason: FinishReason, taken: &mut Taken) {
         self.generation = None;
         taken.events.extend(self.parser.finish(reason));
+        taken.is_complete = true;
         let begun = taken.events.iter().filter(|event| matches!(event, TurnEvent::Call { .. })).count();
         let reason = match reason {
             FinishReason::Stop if self.calls + begun > 0 => FinishReason::ToolCalls,
@@ -170,8 +189,20 @@ impl Answer {
         taken.last = Some(Event::Fault(fault.into()));
     }
 
+    /// Takes down what the client is told, and keeps the answer once it is complete.
+    fn remember(&mut self, taken: &Taken) {
+        let Some(answer) = &mut self.remembered else { return };
+        answer.turn.extend(taken.events.iter().cloned());
+        if taken.is_complete
+            && let Some(Remembered { prompt, said, turn }) = self.remembered.take()
+        {
+            self.model.ledger().record(prompt, said, turn);
+        }
+    }
+
     /// Queues what was taken: the tokens with the first text, then the rest in order.
     fn say(&mut self, taken: Taken) {
+        self.remember(&taken);
         let mut events = taken.events.into_iter().peekable();
         if !taken.tokens.is_empty() {
             let text = match events.next_if(|event| matches!(event, TurnEvent::Content(_))) {
@@ -201,6 +232,8 @@ struct Taken {
     events: Vec<TurnEvent>,
     /// The end of the answer.
     last: Option<Event>,
+    /// The answer came to its end, and did not fail.
+    is_complete: bool,
 }
 
 impl Taken {

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kernels_ffi::Vocab;
-use mesh_chat::{Capability, ChatTemplate, SpecialTokens, Strategy, TemplateOrigin};
+use mesh_chat::{Capability, ChatTemplate, Ledger, SpecialTokens, Strategy, TemplateOrigin};
 use mesh_engine::Generator;
 use mesh_gguf::{ModelInfo, Source};
 use mesh_types::{ErrorClass, chat::SamplingOverrides};
@@ -17,6 +17,9 @@ use crate::settings::ModelSettings;
 
 /// Tokens that one sequence can hold where the model could hold more and nobody said otherwise.
 const DEFAULT_CONTEXT: u32 = 8192;
+
+/// Bytes of answers that are remembered.
+const LEDGER: usize = 32 << 20;
 
 /// A model with all that stage 0 needs to answer: fixed for the life of the node, but for `availability`.
 pub struct ServedModel {
@@ -34,6 +37,8 @@ pub struct ServedModel {
     pub capability: Capability,
     /// Texts that must not become tokens where people write them.
     pub special: SpecialTokens,
+    /// Its answers, remembered for the next prompts of their conversations.
+    ledger: Mutex<Ledger>,
     /// Special tokens whose text the reader of its answers has to see.
     structural: BTreeSet<i32>,
     /// What answers instead of its weights.
@@ -108,7 +113,21 @@ impl ServedModel {
             tracing::warn!(model = %settings.name, "a script answers instead of the model");
         }
         let name = settings.name.clone();
-        Ok(Self { name, source, info, vocab, template, capability, special, structural, script, context, availability })
+        let ledger = Mutex::new(Ledger::new(LEDGER));
+        Ok(Self {
+            name,
+            source,
+            info,
+            vocab,
+            template,
+            capability,
+            special,
+            ledger,
+            structural,
+            script,
+            context,
+            availability,
+        })
     }
 
     /// The way to run it now.
@@ -146,6 +165,18 @@ impl ServedModel {
     /// structure of an answer.
     pub fn piece(&self, token: TokenId) -> Vec<u8> {
         self.vocab.piece(token.0, self.structural.contains(&token.0))
+    }
+
+    /// All bytes of a token, and whether it is a special one. [`SpecialTokens`] passes blank texts over, too.
+    pub fn whole_piece(&self, token: TokenId) -> (Vec<u8>, bool) {
+        let (bytes, attr) = (self.vocab.piece(token.0, true), self.vocab.attr(token.0));
+        let is_special = (attr.is_control() || attr.is_user_defined()) && !bytes.trim_ascii().is_empty();
+        (bytes, is_special)
+    }
+
+    /// Its ledger. To be held for moments.
+    pub fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tokens that end a generation.

@@ -1,9 +1,12 @@
 //! From a conversation to the prompt's token ids.
 
+use std::collections::HashSet;
+
 use mesh_chat::Conversation;
+use mesh_chat::ledger::{Layout, Piece, PromptMark, Reading, Spliced};
 use mesh_chat::prompt::{self, Fragment};
 use mesh_types::chat::RawInput;
-use mesh_types::{ChatRequest, Fault, TokenId};
+use mesh_types::{ChatRequest, Fault, Message, TokenId};
 
 use super::model::ServedModel;
 
@@ -13,6 +16,8 @@ pub(super) struct Prompt {
     pub(super) tokens: Vec<TokenId>,
     /// Its text: the end says how the answer begins.
     pub(super) text: String,
+    /// Under which its answer is remembered; none for a client that writes its prompts itself.
+    pub(super) mark: Option<PromptMark>,
 }
 
 impl Prompt {
@@ -24,17 +29,36 @@ impl Prompt {
         if let Some(raw) = &request.raw {
             return Self::raw(&raw.input, model);
         }
-        let prepared = conversation(request).prepare(&model.capability)?;
-        let mut input = prepared.input(&model.template, true);
-        input.extra.clone_from(&request.template_kwargs);
-        let fragments = prompt::render(&model.template, &input, &model.special)?;
+        let (layout, spliced) = Self::spliced(request, model)?;
         let mut tokens = Vec::new();
-        for fragment in &fragments {
-            tokens.extend(tokenize(model, fragment)?);
+        for piece in &spliced.pieces {
+            match piece {
+                Piece::Text(fragment) => tokens.extend(tokenize(model, fragment)?),
+                Piece::Tokens(own) => tokens.extend(own.iter().map(|token| token.0)),
+            }
         }
         add_bos(model, &mut tokens);
-        let text = fragments.into_iter().map(|fragment| fragment.text).collect();
-        Ok(Self { tokens: tokens.into_iter().map(TokenId).collect(), text })
+        let (text, mark) = (layout.whole_text(), Some(PromptMark::of(&layout)));
+        Ok(Self { tokens: tokens.into_iter().map(TokenId).collect(), text, mark })
+    }
+
+    /// Renders the conversation, and finds this model's own answers in it. Turns that make calls get the reasoning back
+    /// that the client does not know, where the prompt shows that they are this conversation's.
+    fn spliced(request: &ChatRequest, model: &ServedModel) -> Result<(Layout, Spliced), Fault> {
+        let reading = Reading { strategy: &model.capability.strategy, tools: &request.tools };
+        let mut messages = request.messages.clone();
+        let mut used = model.ledger().restore_reasoning(&mut messages, |_| true);
+        loop {
+            let layout = layout(request, &messages, model)?;
+            let spliced = model.ledger().splice(&layout, &reading);
+            let proven: HashSet<u64> = used.intersection(&spliced.answers).copied().collect();
+            // Fewer in every round.
+            if proven.len() == used.len() {
+                return Ok((layout, spliced));
+            }
+            messages.clone_from(&request.messages);
+            used = model.ledger().restore_reasoning(&mut messages, |id| proven.contains(&id));
+        }
     }
 
     /// The prompt of a client that writes it itself.
@@ -58,7 +82,7 @@ impl Prompt {
         if tokens.is_empty() {
             return Err(invalid("the prompt is empty: it needs at least one token".to_owned()));
         }
-        Ok(Self { tokens: tokens.into_iter().map(TokenId).collect(), text })
+        Ok(Self { tokens: tokens.into_iter().map(TokenId).collect(), text, mark: None })
     }
 }
 
@@ -85,13 +109,19 @@ fn add_bos(model: &ServedModel, tokens: &mut Vec<i32>) {
     }
 }
 
-fn conversation(request: &ChatRequest) -> Conversation<'_> {
-    Conversation {
-        messages: &request.messages,
+/// The prompt of these messages, as the template makes it.
+fn layout(request: &ChatRequest, messages: &[Message], model: &ServedModel) -> Result<Layout, Fault> {
+    let conversation = Conversation {
+        messages,
         tools: &request.tools,
         choice: &request.tool_choice,
         parallel: request.parallel_tool_calls,
-    }
+    };
+    let prepared = conversation.prepare(&model.capability)?;
+    let mut input = prepared.input(&model.template, true);
+    input.extra.clone_from(&request.template_kwargs);
+    let fragments = prompt::render(&model.template, &input, &model.special)?;
+    Ok(Layout::new(&fragments, &model.special))
 }
 
 fn tokenize(model: &ServedModel, fragment: &Fragment) -> Result<Vec<i32>, Fault> {
