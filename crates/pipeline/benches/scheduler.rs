@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use mesh_engine::{Frame, MicroBatch, Output, Segment, StageSpec, StepResult, Want};
+use mesh_pipeline::Config;
 use mesh_pipeline::scheduler::{Limits, Scheduler};
 use mesh_types::{GenerateSpec, LayerRange, ModelId, RequestId, Sampling, TokenId};
 
@@ -23,7 +24,7 @@ fn scheduler(sequences: u32, depth: usize) -> Scheduler {
         n_cells: N_CTX * sequences,
         cuts_back: true,
     };
-    let mut scheduler = Scheduler::new(Limits::new(&spec, depth, 0, None));
+    let mut scheduler = Scheduler::new(Limits::new(&spec, &Config { depth, max_queue: 0, ..Config::default() }));
     for run in 0..sequences {
         let prompt = (0..PROMPT).map(|token| TokenId(token + run as i32)).collect();
         let spec = GenerateSpec {
