@@ -7,7 +7,7 @@
 mod history;
 mod instruction;
 
-use mesh_types::{Message, ToolChoice};
+use mesh_types::Message;
 
 use crate::capability::Turns;
 use crate::conversation::Conversation;
@@ -18,8 +18,7 @@ pub(crate) fn messages(conversation: &Conversation<'_>, turns: &Turns) -> Vec<Me
     let mut said = history::plain(conversation.messages);
     let instruction = match conversation.choice {
         _ if conversation.tools.is_empty() => None,
-        // Nothing keeps a model from calling what it has been told about.
-        ToolChoice::None => None,
+        // Calls are kept from the answer where there are to be none; the prompt stays the same.
         choice => Some(instruction::text(conversation.tools, choice, conversation.parallel)),
     };
     if let Some(instruction) = instruction {

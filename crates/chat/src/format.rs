@@ -6,6 +6,7 @@
 //! [`crate::parse`].
 
 mod table;
+pub(crate) mod written;
 
 /// A native format of tool calls.
 #[derive(Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use crate::format::{EMULATED, PROSE, Syntax};
 use crate::tools::Offered;
 
 pub(crate) use harmony::MARKERS as HARMONY_MARKERS;
-pub(crate) use out::nine;
+pub(crate) use out::{THINKING, nine};
 
 /// What comes out of an answer, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]

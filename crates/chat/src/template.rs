@@ -137,6 +137,11 @@ impl ChatTemplate {
         self.origin
     }
 
+    /// Whether `text` stands in its source.
+    pub(crate) fn mentions(&self, text: &str) -> bool {
+        self.environment.get_template(NAME).is_ok_and(|template| template.source().contains(text))
+    }
+
     /// What [`Self::render`] gives a template: `messages` and the model's tokens, and nothing more.
     pub fn input<'a>(&'a self, messages: &'a [Message], add_generation_prompt: bool) -> RenderInput<'a> {
         RenderInput {

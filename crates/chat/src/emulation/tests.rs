@@ -1,4 +1,4 @@
-use mesh_types::{Tool, ToolCall};
+use mesh_types::{Tool, ToolCall, ToolChoice};
 use serde_json::json;
 
 use super::*;

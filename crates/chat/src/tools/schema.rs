@@ -47,6 +47,11 @@ impl Types {
         self.0 == OBJECT
     }
 
+    /// Whether the value may be a string.
+    pub(crate) fn allows_string(self) -> bool {
+        self.0 & STRING != 0
+    }
+
     /// `text` as a JSON value of one of these types; a string where it is none of them.
     pub(crate) fn value(self, text: &str) -> String {
         let word = text.trim();
@@ -125,7 +130,8 @@ fn step<'a>(
 
 /// What `root`, the schema of an object, says about its property `key`.
 pub(crate) fn property(root: &Value, key: &str) -> Types {
-    let schema = root.get("properties").and_then(|properties| properties.get(key));
+    let object = root.get("$ref").and_then(|reference| resolve(root, reference)).unwrap_or(root);
+    let schema = object.get("properties").and_then(|properties| properties.get(key));
     Types(schema.map_or(0, |schema| types(root, schema, 0)))
 }
 

@@ -1,0 +1,228 @@
+//! Arguments between tags: each parameter by its schema, strings as plain text.
+
+use mesh_types::Tool;
+use serde_json::{Map, Value, json};
+
+use super::Maker;
+use super::lark::{Sequence, either};
+use super::text::{self, Texts};
+use crate::format::{Part, Tagged};
+use crate::schema::{Enforceable, compiles, is_plain_object, resolve};
+use crate::tools::schema::{Types, property};
+
+/// Most parameters that nobody declared.
+const MAX_UNDECLARED: usize = 16;
+/// What a name that nobody declared looks like.
+const NAME: &str = "/[A-Za-z_][A-Za-z0-9_-]{0,40}/";
+
+/// How a value is marked where the format says whether it is a string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Json,
+}
+
+/// The parameters of `tool`, whose schema is `arguments`, each with blanks before it.
+pub(super) fn arguments(maker: &mut Maker, tagged: &Tagged, tool: &Tool, arguments: &Enforceable) -> String {
+    let root = &arguments.schema;
+    let schema = followed(root);
+    let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
+        return match schema.get("additionalProperties") {
+            Some(Value::Bool(false)) => String::new(),
+            _ => undeclared(maker, tagged),
+        };
+    };
+    if !is_plain_object(schema) {
+        maker.relax("");
+    }
+    let required = schema.get("required").and_then(Value::as_array);
+    let is_required = |name: &str| required.is_some_and(|names| names.iter().any(|required| required == name));
+    let mut items = Vec::new();
+    for (name, property) in properties {
+        let types = tool.parameters.as_ref().map_or(Types::UNKNOWN, |root| self::property(root, name));
+        match value(maker, tagged, Parameter { name, property, types, root }) {
+            Some(item) if is_required(name) => items.push(item),
+            Some(item) => items.push(format!("({item})?")),
+            None => maker.relax(&format!("properties.{name}")),
+        }
+    }
+    items.join(" ")
+}
+
+/// A parameter, as a tool's schema has it.
+struct Parameter<'a> {
+    name: &'a str,
+    property: &'a Value,
+    /// What a reader takes its value for.
+    types: Types,
+    root: &'a Value,
+}
+
+/// The parameter with its tags, and blanks before them. `None`: it cannot be written.
+fn value(maker: &mut Maker, tagged: &Tagged, parameter: Parameter<'_>) -> Option<String> {
+    if !is_key(tagged, parameter.name) {
+        return None;
+    }
+    let marks_strings = tagged.values.iter().any(|pattern| pattern.contains(&Part::IsString));
+    let key = Key::Is(parameter.name);
+    let mut options = Vec::new();
+    let mut reader = text::Reader { root: parameter.root, close: tagged.close, relaxed: Vec::new() };
+    let texts = reader.strings(parameter.property);
+    let relaxed = reader.relaxed;
+    let is_text = parameter.types.is_string();
+    if is_text || marks_strings || parameter.types.allows_string() {
+        let body = match (&texts, is_text || marks_strings) {
+            // The schema says no type, and a reader makes a string of it.
+            (Texts::None, true) if is_text => Some(text::ANY.to_owned()),
+            (Texts::None, true) => None,
+            (Texts::Any, true) => Some(text::ANY.to_owned()),
+            (Texts::Some(term), true) => Some(term.clone()),
+            (texts, false) => Some(mixed(texts, parameter.property, tagged.close)),
+        };
+        if let Some(body) = body {
+            for keyword in relaxed {
+                maker.relax(&format!("properties.{}.{keyword}", parameter.name));
+            }
+            // A newline on either side of a value is layout.
+            let body = match tagged.newlines && body != text::ANY {
+                true => format!("{body} \"\\n\""),
+                false => body,
+            };
+            let rest = maker.lark.text_up_to(&body, tagged.close);
+            options.push(opened(tagged, &key, Kind::Text, rest));
+        }
+    }
+    if !is_text && (marks_strings || !parameter.types.allows_string()) {
+        let schema = document(&parameter, parameter.types.allows_string());
+        if compiles(&schema) {
+            let mut rest = Sequence::default();
+            let json = maker.lark.json(&schema);
+            rest.rule(json);
+            rest.blank();
+            rest.text(tagged.close);
+            options.push(opened(tagged, &key, Kind::Json, rest.finish()));
+        }
+    }
+    (!options.is_empty()).then(|| either(&options))
+}
+
+/// The schema of a parameter as one of its own. `not_text`: without the strings.
+fn document(parameter: &Parameter<'_>, not_text: bool) -> Value {
+    let mut schema = match (parameter.property, not_text) {
+        (property, true) => {
+            json!({"type": ["null", "boolean", "number", "array", "object"], "allOf": [property.clone()]})
+        }
+        (Value::Object(fields), false) => Value::Object(fields.clone()),
+        _ => Value::Object(Map::new()),
+    };
+    if let Some(definitions) = parameter.root.get("$defs") {
+        schema["$defs"] = definitions.clone();
+    }
+    schema
+}
+
+/// Text that may also be read as something else than a string.
+fn mixed(texts: &Texts, property: &Value, close: &str) -> String {
+    let strings = match texts {
+        Texts::Some(term) => Some(term.clone()),
+        // What a reader takes for a number or a structure has to be one of those that are allowed: rather none.
+        Texts::Any if has_bounds(property) => {
+            let numbers = r"~/\s*-?[0-9.][0-9.eE+-]*\s*/";
+            let others = r"~/\s*[\[{](?s:.*)/ & ~/\s*([Tt]rue|[Ff]alse)\s*/";
+            Some(format!("({} & {numbers} & {others} & {})", text::ANY, text::without(close)))
+        }
+        Texts::Any => return text::ANY.to_owned(),
+        Texts::None => None,
+    };
+    either(&strings.into_iter().chain(scalars_of(property)).collect::<Vec<_>>())
+}
+
+/// Whether more is said of what is no string than its types.
+fn has_bounds(schema: &Value) -> bool {
+    let is_bound = |name: &str| {
+        !matches!(name, "type" | "anyOf" | "oneOf" | "minLength" | "maxLength" | "pattern" | "format" | "title")
+    };
+    let Some(fields) = schema.as_object() else { return false };
+    let parts = ["anyOf", "oneOf"].into_iter().filter_map(|name| schema.get(name)?.as_array()).flatten();
+    fields.keys().any(|name| is_bound(name)) || parts.into_iter().any(has_bounds)
+}
+
+/// Values without quotes that are no strings, of the types and values that `schema` lists.
+fn scalars_of(schema: &Value) -> Vec<String> {
+    let listed = schema.get("enum").and_then(Value::as_array).into_iter().flatten().chain(schema.get("const"));
+    let listed = listed.filter(|value| !value.is_string() && !value.is_array() && !value.is_object());
+    let mut scalars: Vec<String> = listed.map(|value| super::lark::literal(&value.to_string())).collect();
+    let names: Vec<&str> = match schema.get("type") {
+        Some(Value::String(name)) => vec![name],
+        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    };
+    if schema.get("enum").is_none() && schema.get("const").is_none() && !has_bounds(schema) {
+        scalars.extend(names.into_iter().filter_map(|name| match name {
+            "null" => Some("\"null\"".to_owned()),
+            "boolean" => Some("(\"true\" | \"false\")".to_owned()),
+            "integer" => Some("/-?(0|[1-9][0-9]{0,15})/".to_owned()),
+            "number" => Some("/-?(0|[1-9][0-9]{0,15})(\\.[0-9]{1,15})?/".to_owned()),
+            _ => None,
+        }));
+    }
+    let parts = ["anyOf", "oneOf"].into_iter().filter_map(|name| schema.get(name)?.as_array()).flatten();
+    scalars.extend(parts.flat_map(scalars_of));
+    scalars
+}
+
+/// A few parameters of any name, whose values are strings: that is what a reader takes them for.
+fn undeclared(maker: &mut Maker, tagged: &Tagged) -> String {
+    let rest = maker.lark.text_up_to(text::ANY, tagged.close);
+    let item = opened(tagged, &Key::Any, Kind::Text, rest);
+    let item = maker.lark.rule(&item);
+    format!("({item}){{0,{MAX_UNDECLARED}}}")
+}
+
+enum Key<'a> {
+    Is(&'a str),
+    Any,
+}
+
+/// Blanks and the opening tag before `rest`, which is a value with its closing tag.
+fn opened(tagged: &Tagged, key: &Key<'_>, kind: Kind, rest: String) -> String {
+    let mut sequence = Sequence::default();
+    sequence.blank();
+    let mut was_text = false;
+    for part in tagged.values.first().copied().unwrap_or_default() {
+        match (part, key) {
+            (Part::Text(text), _) => {
+                if was_text {
+                    sequence.blank();
+                }
+                sequence.text(text);
+            }
+            (Part::Key, Key::Is(name)) => sequence.text(name),
+            (Part::Key, Key::Any) => sequence.rule(NAME),
+            (Part::IsString, _) => sequence.text(if kind == Kind::Text { "true" } else { "false" }),
+            (Part::Name | Part::Id | Part::Any, _) => {}
+        }
+        was_text = matches!(part, Part::Text(_));
+    }
+    if tagged.newlines {
+        sequence.text("\n");
+    }
+    sequence.rule(rest);
+    sequence.finish()
+}
+
+/// Whether a name can stand between the tags.
+fn is_key(tagged: &Tagged, name: &str) -> bool {
+    let texts = tagged.values.iter().flat_map(|pattern| pattern.iter()).filter_map(|part| match part {
+        Part::Text(text) => Some(*text),
+        _ => None,
+    });
+    let is_plain = (1..=200).contains(&name.len()) && name.trim() == name && !name.contains(['\n', '"', '<', '>']);
+    is_plain && !texts.into_iter().any(|text| name.contains(text))
+}
+
+/// What `schema` refers to at its root.
+fn followed(schema: &Value) -> &Value {
+    let target = schema.get("$ref").and_then(Value::as_str).and_then(|reference| resolve(schema, reference));
+    target.unwrap_or(schema)
+}

@@ -1,0 +1,351 @@
+//! Whatever is generated under a grammar is read back as complete calls: random walks through the enforcer's matcher,
+//! byte by byte, for every format.
+
+use std::sync::Arc;
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, TokEnv};
+use llguidance::{Matcher, ParserFactory};
+use mesh_types::chat::ResponseSchema;
+use mesh_types::{FinishReason, ToolChoice};
+use proptest::prelude::{ProptestConfig, any, proptest};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::capability::Reason;
+use crate::parse::{Turn, TurnOptions};
+
+/// Longest walk, in bytes.
+const MAX_WALK: usize = 6000;
+
+fn tool(name: &str, parameters: Value) -> Tool {
+    let function = json!({"name": name, "parameters": parameters});
+    Tool::from_definition(json!({"type": "function", "function": function})).expect("a tool")
+}
+
+/// Tools whose schemas use what schemas have.
+fn tools() -> Vec<Tool> {
+    let stop = json!({"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}, "nights": {"type":
+        "integer", "minimum": 1, "maximum": 30}}, "required": ["city"], "additionalProperties": false});
+    vec![
+        tool("now", json!(null)),
+        tool(
+            "look_up",
+            json!({"type": "object", "properties": {
+            "city": {"type": "string"},
+            "unit": {"enum": ["celsius", "fahrenheit"]},
+            "days": {"type": "integer"},
+            "exact": {"type": "boolean"},
+        }, "required": ["city", "exact"]}),
+        ),
+        tool(
+            "look_up_all",
+            json!({"type": "object", "properties": {
+            "name": {"type": ["string", "null"]},
+            "limit": {"anyOf": [{"type": "integer", "minimum": 3, "maximum": 99}, {"type": "null"}], "default": null},
+            "kind": {"enum": ["town", "city", null, 7]},
+            "code": {"type": "string", "pattern": "^[A-Z]{2}-[0-9]+$"},
+            "day": {"type": "string", "format": "date"},
+            "ratio": {"type": "number"},
+            "either": {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 5}]},
+        }, "required": ["name", "kind"], "additionalProperties": false}),
+        ),
+        tool(
+            "plan-trip",
+            json!({"type": "object", "$defs": {"Stop": stop}, "properties": {
+            "stops": {"type": "array", "items": {"$ref": "#/$defs/Stop"}, "minItems": 1, "maxItems": 3},
+            "grid": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
+            "const": {"const": {"a": [1, "x"]}},
+        }, "required": ["stops"]}),
+        ),
+    ]
+}
+
+fn template(source: &str) -> ChatTemplate {
+    ChatTemplate::parse(source, "", "").expect("a template")
+}
+
+struct Asked {
+    strategy: Strategy,
+    tools: Vec<Tool>,
+    choice: ToolChoice,
+    parallel: bool,
+    response: ResponseFormat,
+}
+
+impl Asked {
+    fn of(strategy: Strategy, choice: ToolChoice) -> Self {
+        Self { strategy, tools: tools(), choice, parallel: true, response: ResponseFormat::Text }
+    }
+
+    fn enforced(&self) -> Enforced {
+        self.try_enforced("", "").expect("enforceable")
+    }
+
+    fn try_enforced(&self, source: &str, prompt: &str) -> Result<Enforced, Unenforceable> {
+        let Self { strategy, tools, choice, parallel, response } = self;
+        let template = &template(source);
+        Demand { strategy, template, prompt, tools, choice, parallel: *parallel, response }.enforced()
+    }
+
+    fn read(&self, text: &str) -> Turn {
+        let options = TurnOptions {
+            strategy: self.strategy.clone(),
+            tools: &self.tools,
+            choice: &self.choice,
+            any_tool: false,
+            parallel: self.parallel,
+            prompt: "",
+            seed: "",
+        };
+        Turn::parse(&options, text, FinishReason::Stop)
+    }
+}
+
+fn strategies() -> Vec<Strategy> {
+    let formats = Format::all().filter(|format| format.syntax == Syntax::Harmony || !format.written().is_empty());
+    formats.map(Strategy::Native).chain([Strategy::Emulated(Reason::Forced)]).collect()
+}
+
+fn matcher(grammar: &str) -> Result<Matcher, String> {
+    let environment: TokEnv = ApproximateTokEnv::single_byte_env();
+    let factory = Arc::new(ParserFactory::new_simple(&environment).expect("a factory"));
+    let matcher = Matcher::new(factory.create_parser(TopLevelGrammar::from_lark(grammar.to_owned())));
+    match matcher.get_error() {
+        Some(error) => Err(format!("{error}\n{grammar}")),
+        None => Ok(matcher),
+    }
+}
+
+/// Numbers that look random.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % bound
+    }
+}
+
+/// A text that the grammar allows, chosen by `seed`; `phrases` are what a text may end with. `None`: it went on and on.
+fn walk(grammar: &str, phrases: &[&str], seed: u64) -> Result<Option<String>, String> {
+    let mut matcher = matcher(grammar)?;
+    let mut dice = Dice(seed);
+    let mut text: Vec<u8> = Vec::new();
+    while text.len() < MAX_WALK {
+        let so_far = || String::from_utf8_lossy(&text).into_owned();
+        let failed = |error: &dyn std::fmt::Display| format!("{error:.300}, after {:?}", so_far());
+        let is_accepting = matcher.is_accepting().map_err(|error| failed(&error))?;
+        if matcher.is_stopped() || (is_accepting && dice.below(2) == 0) {
+            return Ok(Some(so_far()));
+        }
+        let mask = matcher.compute_mask().map_err(|error| failed(&error))?;
+        let allowed: Vec<u8> = (0..=255u8).filter(|byte| mask.is_allowed(u32::from(*byte))).collect();
+        if allowed.is_empty() {
+            return if is_accepting { Ok(Some(so_far())) } else { Err(failed(&"stuck")) };
+        }
+        // Where much is allowed, text is: it may end.
+        let is_text = allowed.len() > 40;
+        let phrase = phrases[dice.below(phrases.len())];
+        if is_text && dice.below(3) == 0 && allowed.contains(&phrase.as_bytes()[0]) {
+            let tokens: Vec<u32> = phrase.bytes().map(u32::from).collect();
+            let taken = matcher.try_consume_tokens(&tokens).map_err(|error| failed(&error))?;
+            text.extend(&phrase.as_bytes()[..taken]);
+            continue;
+        }
+        let ending: Vec<u8> = allowed.iter().copied().filter(|byte| b"]})\"".contains(byte)).collect();
+        let byte = match dice.below(3) {
+            0 if !ending.is_empty() => ending[dice.below(ending.len())],
+            _ => allowed[dice.below(allowed.len())],
+        };
+        matcher.consume_token(u32::from(byte)).map_err(|error| failed(&error))?;
+        text.push(byte);
+    }
+    Ok(None)
+}
+
+/// Texts that end something in a format.
+fn phrases(strategy: &Strategy) -> Vec<&'static str> {
+    let mut phrases = match strategy {
+        Strategy::Native(format) => format.markers(),
+        Strategy::Emulated(_) => Vec::new(),
+    };
+    if let Strategy::Native(Format { syntax: Syntax::Marked(marked), .. }) = strategy
+        && let Body::Tagged(tagged) = &marked.body
+    {
+        phrases.extend([tagged.close; 8]);
+    }
+    phrases.extend(["\"", "'", "\"}", "007", "true", "\n", "</", "é", "<|\"|>"]);
+    phrases
+}
+
+/// Whether `text` is read as nothing but complete calls of allowed tools with valid arguments.
+fn check_calls(asked: &Asked, text: &str) -> Result<(), String> {
+    let turn = asked.read(text);
+    if turn.calls.is_empty() || !turn.content.trim().is_empty() {
+        return Err(format!("{turn:?} of {text:?}"));
+    }
+    for call in &turn.calls {
+        let tool = asked.tools.iter().find(|tool| tool.name == call.name && asked.choice.allows(&tool.name));
+        let tool = tool.ok_or_else(|| format!("a call of {} in {text:?}", call.name))?;
+        let arguments: Value = serde_json::from_str(&call.arguments)
+            .map_err(|error| format!("{error} in {:?} of {text:?}", call.arguments))?;
+        let schema = tool.parameters.clone().unwrap_or_else(|| json!({"type": "object"}));
+        let validator = jsonschema::validator_for(&schema).expect("a schema");
+        let errors: Vec<String> = validator.iter_errors(&arguments).map(|error| error.to_string()).collect();
+        if !errors.is_empty() {
+            return Err(format!("{errors:?} in {arguments} of {text:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Walks of one format under a choice.
+fn check_walks(strategy: &Strategy, choice: &ToolChoice, parallel: bool, seed: u64) -> Result<(), String> {
+    let asked = Asked { parallel, ..Asked::of(strategy.clone(), choice.clone()) };
+    let constraint = asked.enforced().constraint.expect("a constraint");
+    let grammar = constraint.grammar.expect("a grammar");
+    let phrases = phrases(strategy);
+    let mut ended = 0;
+    for step in 0..6 {
+        let Some(text) = walk(&grammar, &phrases, seed.wrapping_add(step))? else { continue };
+        ended += 1;
+        check_calls(&asked, &text)?;
+        if let Start::AtMarker(markers) = &constraint.start
+            && !text.starts_with('{')
+            && !markers.iter().any(|marker| text.contains(marker.as_str()))
+        {
+            return Err(format!("{text:?} begins with none of {markers:?}"));
+        }
+        let is_one = !parallel || matches!(choice, ToolChoice::Named(_));
+        if is_one && asked.read(&text).calls.len() != 1 {
+            return Err(format!("more than one call in {text:?}"));
+        }
+    }
+    if ended == 0 { Err(format!("no walk came to its end\n{grammar}")) } else { Ok(()) }
+}
+
+/// Walks of every format under a choice.
+fn walk_all(choice: &ToolChoice, parallel: bool, seed: u64) {
+    let failures: Vec<String> = strategies()
+        .iter()
+        .filter_map(|strategy| {
+            let failed = check_walks(strategy, choice, parallel, seed).err()?;
+            Some(format!("{strategy}, {choice:?}: {failed}\n"))
+        })
+        .collect();
+    assert!(failures.is_empty(), "{}", failures.concat());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_generated_is_read_back_as_valid_calls(seed in any::<u64>(), parallel in any::<bool>()) {
+        let names = vec!["look_up".to_owned(), "now".to_owned()];
+        for choice in [
+            ToolChoice::Auto,
+            ToolChoice::Required,
+            ToolChoice::Named("look_up_all".to_owned()),
+            ToolChoice::Allowed { names, required: true },
+        ] {
+            walk_all(&choice, parallel, seed);
+        }
+    }
+}
+
+#[test]
+fn every_format_that_is_read_says_how_it_is_written() {
+    let unwritten: Vec<_> = Format::all()
+        .filter(|format| format.syntax != Syntax::Harmony && format.written().is_empty())
+        .map(|format| format.name)
+        .collect();
+    // What these write around their calls and values is not enforced yet.
+    let known = ["functionary_v32", "kimi_k3", "minimax_m3", "muse"];
+    assert!(unwritten.iter().all(|name| known.contains(name)), "{unwritten:?}");
+}
+
+#[test]
+fn a_choice_says_where_a_grammar_holds_and_what_follows() {
+    let hermes = || Strategy::Native(Format::named("hermes").expect("a format"));
+    let constraint = |choice| Asked::of(hermes(), choice).enforced().constraint.expect("a constraint");
+    let auto = constraint(ToolChoice::Auto);
+    assert_eq!(auto.start, Start::AtMarker(vec!["<tool_call>".to_owned()]));
+    assert_eq!((auto.after, auto.close_in_time), (After::Repeat, true));
+    let one = Asked { parallel: false, ..Asked::of(hermes(), ToolChoice::Auto) };
+    assert_eq!(one.enforced().constraint.expect("a constraint").after, After::End);
+    let forced = constraint(ToolChoice::Required);
+    assert_eq!((forced.start, forced.after), (Start::Immediately, After::End));
+    let none = constraint(ToolChoice::None);
+    assert_eq!((none.grammar, none.forbid), (None, vec!["<tool_call>".to_owned()]));
+    let without_tools = Asked { tools: Vec::new(), ..Asked::of(hermes(), ToolChoice::Auto) };
+    assert_eq!(without_tools.enforced().constraint, None);
+    for strategy in strategies() {
+        let none = Asked::of(strategy, ToolChoice::None).enforced().constraint.expect("a constraint");
+        assert!(none.grammar.is_none() && none.check().is_ok());
+    }
+}
+
+#[test]
+fn thinking_comes_first_where_the_model_thinks() {
+    let asked = Asked::of(Strategy::Emulated(Reason::Forced), ToolChoice::Required);
+    let thinking = |source: &str, prompt: &str| {
+        asked.try_enforced(source, prompt).expect("enforceable").constraint.expect("a constraint").thinking
+    };
+    assert_eq!(thinking("{{ messages }}", "hi"), None);
+    let is_open = |is_open| Some(Thinking { open: "<think>".into(), close: "</think>".into(), is_open });
+    assert_eq!(thinking("<think>", "hi"), is_open(false));
+    assert_eq!(thinking("<think>", "<|assistant|><think>\n"), is_open(true));
+}
+
+#[test]
+fn what_a_strict_tool_asks_beyond_is_refused_and_else_reported() {
+    let parameters = json!({"type": "object", "properties": {"a": {"type": "string", "not": {"const": ""}}}});
+    let mut asked = Asked::of(Strategy::Emulated(Reason::Forced), ToolChoice::Auto);
+    asked.tools.push(tool("odd", parameters.clone()));
+    assert_eq!(asked.enforced().relaxed, ["tools[4].function.parameters.properties.a.not"]);
+    let function = json!({"name": "odd", "strict": true, "parameters": parameters});
+    asked.tools[4] = Tool::from_definition(json!({"type": "function", "function": function})).expect("a tool");
+    let refused = asked.try_enforced("", "").expect_err("a refusal");
+    let (name, path) = ("odd".to_owned(), "properties.a.not".to_owned());
+    assert_eq!(refused, Unenforceable::Arguments { index: 4, name, path });
+}
+
+#[test]
+fn an_answer_has_the_shape_that_is_asked_for() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "array", "items": {
+        "enum": ["x", null]}}}, "required": ["b"]});
+    let validator = jsonschema::validator_for(&schema).expect("a schema");
+    let shape = ResponseSchema { name: "n".into(), schema, strict: false };
+    for strategy in strategies() {
+        let response = ResponseFormat::JsonSchema(shape.clone());
+        let asked = Asked { tools: Vec::new(), response, ..Asked::of(strategy.clone(), ToolChoice::Auto) };
+        let constraint = asked.enforced().constraint.expect("a constraint");
+        assert_eq!(constraint.start, Start::Immediately);
+        let text = walk(&constraint.grammar.expect("a grammar"), &["\"", "}"], 7).expect("a walk").expect("an end");
+        let turn = asked.read(&text);
+        let answer: Value = serde_json::from_str(&turn.content).expect(&text);
+        assert!(validator.is_valid(&answer), "{strategy}: {text}");
+    }
+}
+
+#[test]
+fn either_calls_or_an_answer_of_the_shape_where_both_are_asked_for() {
+    let response = ResponseFormat::JsonObject;
+    for strategy in strategies() {
+        let asked = Asked { response: response.clone(), ..Asked::of(strategy.clone(), ToolChoice::Auto) };
+        let constraint = asked.enforced().constraint.expect("a constraint");
+        assert_eq!(constraint.start, Start::Immediately);
+        let grammar = constraint.grammar.expect("a grammar");
+        for seed in 0..8 {
+            let Some(text) = walk(&grammar, &["\"", "}", "\n"], seed).expect("a walk") else { continue };
+            let turn = asked.read(&text);
+            if turn.calls.is_empty() {
+                let answer: Value = serde_json::from_str(&turn.content).expect(&text);
+                assert!(answer.is_object(), "{strategy}: {text}");
+            } else {
+                check_calls(&asked, &text).unwrap_or_else(|failed| panic!("{strategy}: {failed}"));
+            }
+        }
+    }
+}
