@@ -5,6 +5,7 @@
 //! elsewhere. Start with [`InferenceService`].
 
 mod answer;
+mod demand;
 mod model;
 mod prompt;
 mod reading;
@@ -71,3 +72,6 @@ async fn start(models: &ServedModels, request: ChatRequest) -> Result<Answer, Fa
     let model = models.get(&request.model)?;
     Answer::start(model, request).await.inspect_err(|fault| tracing::info!("refused: {fault}"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use futures::{Stream, stream};
 use mesh_chat::ledger::{PromptMark, Said};
-use mesh_chat::{Detokenizer, StopScanner, Turn, TurnEvent, TurnOptions, TurnParser};
+use mesh_chat::{Detokenizer, Enforced, StopScanner, Turn, TurnEvent, TurnOptions, TurnParser};
 use mesh_engine::{GenerateError, Generation, TokenEvent};
 use mesh_proto::convert::finished;
 use mesh_proto::v1;
 use mesh_proto::v1::generate_event::Event;
-use mesh_types::{ChatRequest, Fault, FinishReason, GenerateSpec, Logprobs, ResponseFormat, TokenId, Usage};
+use mesh_types::{ChatRequest, Fault, FinishReason, GenerateSpec, Logprobs, TokenId, Usage};
 
+use super::demand;
 use super::model::ServedModel;
 use super::prompt::Prompt;
 use super::reading::Reading;
@@ -50,9 +51,8 @@ impl Answer {
     /// # Cancel safety
     /// Dropping it cancels the run.
     pub async fn start(model: &Arc<ServedModel>, request: ChatRequest) -> Result<Self, Fault> {
-        refuse_forced_calls(&request)?;
         let generator = model.generator()?;
-        let (request, prompt) = prompt_of(request, model).await?;
+        let Ready { request, prompt, enforced } = Ready::of(request, model).await?;
         // Not the request's id, which a client may choose and use again.
         let call_ids = uuid::Uuid::now_v7().to_string();
         let parser = match request.raw {
@@ -67,7 +67,8 @@ impl Answer {
                 seed: &call_ids,
             }))),
         };
-        let sampling = model.sampling(&request.sampling);
+        let mut sampling = model.sampling(&request.sampling);
+        sampling.ignore_eos &= !demand::ends(enforced.constraint.as_ref());
         let prompt_tokens = u32::try_from(prompt.tokens.len()).unwrap_or(u32::MAX);
         let spec = GenerateSpec {
             max_tokens: request.max_tokens.unwrap_or(u32::MAX),
@@ -75,11 +76,12 @@ impl Answer {
             sampling,
             logit_bias: request.logit_bias,
             logprobs: request.logprobs,
+            constraint: enforced.constraint,
             ..GenerateSpec::new(request.request, prompt.tokens)
         };
         let generation = generator.generate(spec).await.map_err(fault)?;
         let mut ready = VecDeque::new();
-        ready.push_back(Event::Started(v1::Started { prompt_tokens, seed: sampling.seed, relaxed: Vec::new() }));
+        ready.push_back(Event::Started(v1::Started { prompt_tokens, seed: sampling.seed, relaxed: enforced.relaxed }));
         if request.raw.is_some_and(|raw| raw.echo) {
             ready.push_back(Event::Delta(v1::Delta { text: prompt.text, ..v1::Delta::default() }));
         }
@@ -245,14 +247,25 @@ impl Taken {
     }
 }
 
-async fn prompt_of(request: ChatRequest, model: &Arc<ServedModel>) -> Result<(ChatRequest, Prompt), Fault> {
-    let model = Arc::clone(model);
-    let rendering = tokio::task::spawn_blocking(move || {
-        let prompt = Prompt::of(&request, &model)?;
-        Ok((request, prompt))
-    });
-    let failed = |_| Fault::new(mesh_types::ErrorClass::Internal, "the prompt could not be made");
-    rendering.await.map_err(failed)?
+/// A request with all that a run of it needs.
+struct Ready {
+    request: ChatRequest,
+    prompt: Prompt,
+    enforced: Enforced,
+}
+
+impl Ready {
+    /// Computes it where it keeps nobody else waiting.
+    async fn of(request: ChatRequest, model: &Arc<ServedModel>) -> Result<Self, Fault> {
+        let model = Arc::clone(model);
+        let preparing = tokio::task::spawn_blocking(move || {
+            let prompt = Prompt::of(&request, &model)?;
+            let enforced = demand::of(&request, &model, &prompt.text)?;
+            Ok(Self { request, prompt, enforced })
+        });
+        let failed = |_| Fault::new(mesh_types::ErrorClass::Internal, "the prompt could not be made");
+        preparing.await.map_err(failed)?
+    }
 }
 
 fn on_wire(event: TurnEvent) -> Event {
@@ -269,56 +282,10 @@ fn on_wire(event: TurnEvent) -> Event {
     }
 }
 
-/// A call that has to come needs an enforcer, which there is not yet: rather refused than left to luck.
-fn refuse_forced_calls(request: &ChatRequest) -> Result<(), Fault> {
-    let refused = |param: &str| {
-        let message = format!("`{param}`: what shapes an answer is not supported yet");
-        Err(Fault::invalid(message).with_param(param).with_code("unsupported_parameter"))
-    };
-    match request {
-        _ if request.tool_choice.forces() => refused("tool_choice"),
-        _ if request.response_format != ResponseFormat::Text => refused("response_format"),
-        _ => Ok(()),
-    }
-}
-
 fn fault(error: GenerateError) -> Fault {
     let fault = Fault::new(error.class(), error.to_string());
     match error {
         GenerateError::PromptTooLong { .. } => fault.with_param("messages").with_code("context_length_exceeded"),
         _ => fault,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use mesh_types::{ModelId, RequestId, ToolChoice};
-
-    use super::*;
-
-    #[test]
-    fn a_call_that_has_to_come_is_refused_by_name() {
-        let request = |tool_choice| ChatRequest {
-            request: RequestId::new("r"),
-            model: ModelId::new("m"),
-            messages: Vec::new(),
-            raw: None,
-            max_tokens: None,
-            sampling: Default::default(),
-            logit_bias: Vec::new(),
-            logprobs: None,
-            stop: Vec::new(),
-            tools: Vec::new(),
-            tool_choice,
-            parallel_tool_calls: true,
-            response_format: Default::default(),
-            template_kwargs: Default::default(),
-            conversation: None,
-        };
-        let refused = |choice| refuse_forced_calls(&request(choice)).err().and_then(|fault| fault.param);
-        assert_eq!(refused(ToolChoice::Auto), None);
-        assert_eq!(refused(ToolChoice::None), None);
-        assert_eq!(refused(ToolChoice::Required).as_deref(), Some("tool_choice"));
-        assert_eq!(refused(ToolChoice::Named("f".to_owned())).as_deref(), Some("tool_choice"));
     }
 }

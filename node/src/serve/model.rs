@@ -179,6 +179,11 @@ impl ServedModel {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The texts of the special tokens that make the structure of an answer.
+    pub fn control_text(&self) -> Vec<String> {
+        self.structural.iter().filter_map(|token| self.vocab.text(*token)).collect()
+    }
+
     /// Tokens that end a generation.
     pub fn end_tokens(&self) -> Vec<TokenId> {
         self.vocab.eog_tokens().iter().copied().map(TokenId).collect()
