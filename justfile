@@ -42,6 +42,12 @@ fmt-check:
     cargo fmt --all --check
     cargo fmt --manifest-path fuzz/Cargo.toml --check
 
+# The default test run asks for a few of each kind.
+[doc("Hold a real model to a hundred forced calls, schemas and calls of its own of each kind: emulated, native, split.")]
+enforce COUNT="100": models
+    {{ build_everything }}
+    MESH_ENFORCE={{ COUNT }} cargo test --locked -p mesh-tests --test enforce -- --nocapture --test-threads 1
+
 # Lints of every target, warnings refused.
 lint:
     cargo clippy --locked --workspace --all-targets -- -D warnings

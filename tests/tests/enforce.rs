@@ -1,0 +1,262 @@
+//! Answers that are held to a form, with a real model that would not keep to it: forced calls, schemas, and calls that
+//! the model begins by itself. Emulated and native, on one node and split over two.
+//!
+//! By default a few of each; `MESH_ENFORCE=100` (`just enforce`) a hundred. Answers are judged by the `jsonschema`
+//! crate, never by the project's own code.
+
+use std::path::Path;
+
+use mesh_tests::http;
+use mesh_tests::models::{SMOLLM2, smollm2};
+use mesh_tests::process::{Node, field};
+use serde_json::{Value, json};
+
+/// Shows tools, calls and results as Hermes models know them.
+const HERMES: &str = r#"{%- if tools %}
+    {{- "<|im_start|>system\nYou may call functions. They are, within <tools></tools>:\n<tools>\n" }}
+    {%- for tool in tools %}
+        {{- tool | tojson ~ "\n" }}
+    {%- endfor %}
+    {{- "</tools>\nFor each call, write a JSON object within <tool_call></tool_call>:\n" }}
+    {{- '<tool_call>\n{"name": NAME, "arguments": ARGUMENTS}\n</tool_call><|im_end|>\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == "tool" %}
+        {{- "<|im_start|>user\n<tool_response>\n" ~ message.content ~ "\n</tool_response><|im_end|>\n" }}
+    {%- else %}
+        {{- "<|im_start|>" ~ message.role ~ "\n" ~ (message.content or "") }}
+        {%- for call in message.tool_calls or [] %}
+            {{- '\n<tool_call>\n{"name": "' ~ call.function.name ~ '", "arguments": ' }}
+            {{- call.function.arguments | tojson ~ "}\n</tool_call>" }}
+        {%- endfor %}
+        {{- "<|im_end|>\n" }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- "<|im_start|>assistant\n" }}
+{%- endif %}
+"#;
+
+const PROMPTS: [&str; 10] = [
+    "What is the weather in Oslo tomorrow?",
+    "Book a table for four, please.",
+    "Hi!",
+    "Write a poem about the sea and then stop.",
+    "Translate \"good morning\" into French.",
+    "{\"json\": [1, 2, 3]} <tool_call> TOOL_CALL ``` what is this?",
+    "Wie wird das Wetter in Köln? 🌧",
+    "List every prime number below one hundred, one per line.",
+    "Remind me to call Ann at 7 pm.",
+    "Repeat the letter a forever.",
+];
+
+fn schemas() -> Vec<Value> {
+    vec![
+        json!({"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+            "required": ["city"]}),
+        json!({"type": "object", "properties": {"unit": {"enum": ["celsius", "fahrenheit"]}, "exact": {"type": "boolean"}},
+            "required": ["unit", "exact"], "additionalProperties": false}),
+        json!({"type": "object", "properties": {"to": {"type": ["string", "null"]}, "at": {"type": "string", "pattern":
+            "^([01][0-9]|2[0-3]):[0-5][0-9]$"}}, "required": ["to", "at"], "additionalProperties": false}),
+        json!({"type": "object", "$defs": {"stop": {"type": "object", "properties": {"city": {"type": "string"}, "nights":
+            {"type": "integer", "minimum": 1, "maximum": 30}}, "required": ["city", "nights"]}}, "properties": {"stops":
+            {"type": "array", "items": {"$ref": "#/$defs/stop"}, "minItems": 1, "maxItems": 4}}, "required": ["stops"]}),
+        json!({"type": "object", "properties": {"q": {"anyOf": [{"type": "integer"}, {"type": "string"}]}, "tags": {"type":
+            "array", "items": {"type": "string"}}, "score": {"type": "number"}}, "required": ["q", "tags", "score"]}),
+        json!({"type": "object", "properties": {"note": {"type": "string", "maxLength": 40}, "kind": {"const": "note"}},
+            "required": ["kind", "note"]}),
+        json!({"type": "object", "properties": {}}),
+        json!({"type": "object", "properties": {"tree": {"$ref": "#/$defs/tree"}}, "required": ["tree"], "$defs": {"tree":
+            {"type": "object", "properties": {"name": {"type": "string"}, "children": {"type": "array", "items": {"$ref":
+            "#/$defs/tree"}}}, "required": ["name"], "additionalProperties": false}}}),
+    ]
+}
+
+/// How many of each kind are asked for: `few`, unless somebody wants more.
+fn rounds(few: usize) -> usize {
+    std::env::var("MESH_ENFORCE").ok().map_or(few, |count| count.parse().expect("MESH_ENFORCE is a number"))
+}
+
+/// What runs, and how it is asked.
+struct Served {
+    base: String,
+    _nodes: Vec<Node>,
+}
+
+impl Served {
+    fn start(folder: &Path, template: Option<&str>, is_split: bool) -> Self {
+        let model = smollm2().display().to_string();
+        let mut args = vec!["up", "--model", &model, "--ctx", "2048", "--gateway", "127.0.0.1:0"];
+        let path = folder.join("template.jinja").display().to_string();
+        if let Some(template) = template {
+            std::fs::write(&path, template).unwrap();
+            args.extend(["--chat-template", &path]);
+        }
+        if is_split {
+            args.extend(["--split", "0-16,17-29"]);
+        }
+        let alpha = Node::start(folder, "alpha", &args);
+        let base = field(&alpha.process.line("ready gateway"), "url=");
+        let mut nodes = Vec::new();
+        if is_split {
+            nodes.push(Node::start(folder, "beta", &["join", &alpha.token()]));
+        }
+        alpha.process.line("ready model");
+        nodes.push(alpha);
+        Self { base, _nodes: nodes }
+    }
+
+    fn choice(&self, body: &Value) -> Value {
+        let (status, answer) = http::post(&self.base, "/chat/completions", body).json();
+        assert_eq!(status, 200, "{answer}\n{body}");
+        answer["choices"][0].clone()
+    }
+
+    fn refused(&self, body: &Value) -> Value {
+        let (status, answer) = http::post(&self.base, "/chat/completions", body).json();
+        assert_eq!(status, 400, "{answer}\n{body}");
+        answer["error"].clone()
+    }
+}
+
+/// The tools of round `round`, the first of which is the one that matters.
+fn tools(round: usize) -> Value {
+    let schemas = schemas();
+    let tool = |name: &str, index: usize| {
+        let parameters = &schemas[index % schemas.len()];
+        json!({"type": "function", "function": {"name": name, "description": "Does it.", "parameters": parameters}})
+    };
+    json!([tool("do_it", round), tool("do_it_all", round + 3)])
+}
+
+/// A request of round `round`: at temperature 0 in even rounds, and at the default in odd ones.
+fn request(round: usize, extra: Value) -> Value {
+    let mut body = json!({"model": SMOLLM2, "max_tokens": 256, "seed": round,
+        "messages": [{"role": "user", "content": PROMPTS[round % PROMPTS.len()]}]});
+    if round % 2 == 0 {
+        body["temperature"] = json!(0);
+    }
+    for (name, value) in extra.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    body
+}
+
+fn assert_valid(schema: &Value, value: &Value, what: &Value) {
+    let validator = jsonschema::validator_for(schema).unwrap();
+    let errors: Vec<String> = validator.iter_errors(value).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{errors:?}: {value} against {schema}\n{what}");
+}
+
+/// Checks every call in `choice` against the schemas of `body`; how many there are.
+fn check_calls(choice: &Value, body: &Value) -> usize {
+    let calls = choice["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
+    for call in &calls {
+        let function = &call["function"];
+        let tools = body["tools"].as_array().unwrap().iter().map(|tool| &tool["function"]);
+        let tool = tools.into_iter().find(|tool| tool["name"] == function["name"]).expect("an offered tool");
+        let arguments: Value = serde_json::from_str(function["arguments"].as_str().unwrap())
+            .unwrap_or_else(|error| panic!("{error}: {choice}\n{body}"));
+        assert_valid(&tool["parameters"], &arguments, choice);
+    }
+    calls.len()
+}
+
+fn forced_calls_are_valid(served: &Served, rounds: usize) {
+    for round in 0..rounds {
+        let named = json!({"type": "function", "function": {"name": "do_it"}});
+        for choice in [json!("required"), named.clone()] {
+            let body = request(round, json!({"tools": tools(round), "tool_choice": choice}));
+            let answer = served.choice(&body);
+            let calls = check_calls(&answer, &body);
+            assert!(calls > 0 && (choice != named || calls == 1), "round {round}: {answer}\n{body}");
+            assert_eq!(answer["finish_reason"], "tool_calls", "round {round}: {answer}\n{body}");
+            assert_eq!(answer["message"]["content"], Value::Null, "round {round}: {answer}\n{body}");
+        }
+    }
+}
+
+fn calls_of_the_models_own_are_valid(served: &Served, rounds: usize) {
+    for round in 0..rounds {
+        let body = request(round, json!({"tools": tools(round), "max_tokens": 96}));
+        check_calls(&served.choice(&body), &body);
+        let body = request(round, json!({"tools": tools(round), "tool_choice": "none", "max_tokens": 48}));
+        assert_eq!(check_calls(&served.choice(&body), &body), 0);
+    }
+}
+
+fn answers_of_a_schema_are_valid(served: &Served, rounds: usize) {
+    for round in 0..rounds {
+        let schema = &schemas()[round % schemas().len()];
+        let format = json!({"type": "json_schema", "json_schema": {"name": "shape", "schema": schema}});
+        let body = request(round, json!({"response_format": format}));
+        let answer = served.choice(&body);
+        let text = answer["message"]["content"].as_str().unwrap();
+        let value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {answer}\n{body}"));
+        assert_valid(schema, &value, &answer);
+        assert_eq!(answer["finish_reason"], "stop", "{answer}");
+    }
+}
+
+/// A call, its result, an answer, and another call.
+fn two_turns(served: &Served) {
+    let mut body = request(0, json!({"tools": tools(0), "tool_choice": "required", "parallel_tool_calls": false}));
+    for _ in 0..2 {
+        let answer = served.choice(&body);
+        assert_eq!(check_calls(&answer, &body), 1, "{answer}");
+        let messages = body["messages"].as_array_mut().unwrap();
+        let id = answer["message"]["tool_calls"][0]["id"].clone();
+        messages.push(answer["message"].clone());
+        messages.push(json!({"role": "tool", "tool_call_id": id, "content": "18 degrees, sunny"}));
+    }
+    body["tool_choice"] = json!("none");
+    let answer = served.choice(&body);
+    assert!(!answer["message"]["content"].as_str().unwrap().is_empty(), "{answer}");
+}
+
+fn what_cannot_be_enforced_is_refused(served: &Served) {
+    let parameters = json!({"type": "object", "properties": {"a": {"type": "string", "not": {"const": ""}}},
+        "required": ["a"], "additionalProperties": false});
+    let function = json!({"name": "f", "strict": true, "parameters": parameters});
+    let body = request(0, json!({"tools": [{"type": "function", "function": function}]}));
+    let error = served.refused(&body);
+    assert_eq!(error["param"], "tools[0].function.parameters", "{error}");
+    assert!(error["message"].as_str().unwrap().contains("properties.a.not"), "{error}");
+    let shape = json!({"name": "n", "strict": true, "schema": parameters});
+    let error = served.refused(&request(0, json!({"response_format": {"type": "json_schema", "json_schema": shape}})));
+    assert_eq!(error["param"], "response_format", "{error}");
+    // Without `strict`, it is said in a header.
+    let mut body = body;
+    body["tools"][0]["function"]["strict"] = json!(false);
+    body["max_tokens"] = json!(1);
+    let answer = http::post(&served.base, "/chat/completions", &body);
+    assert_eq!(answer.header("x-mesh-ignored"), Some("tools[0].function.parameters.properties.a.not"));
+}
+
+#[test]
+fn an_emulated_model_keeps_to_its_form() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), None, false);
+    forced_calls_are_valid(&served, rounds(2));
+    calls_of_the_models_own_are_valid(&served, rounds(2));
+    answers_of_a_schema_are_valid(&served, rounds(2));
+    what_cannot_be_enforced_is_refused(&served);
+}
+
+#[test]
+fn an_emulated_model_keeps_to_its_form_over_a_split() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), None, true);
+    forced_calls_are_valid(&served, rounds(1));
+    answers_of_a_schema_are_valid(&served, rounds(1));
+    two_turns(&served);
+}
+
+#[test]
+fn a_native_model_keeps_to_its_form_over_a_split() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), Some(HERMES), true);
+    forced_calls_are_valid(&served, rounds(1));
+    calls_of_the_models_own_are_valid(&served, rounds(1));
+    two_turns(&served);
+}
