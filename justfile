@@ -101,6 +101,16 @@ mutations ROUNDS="35": models
 reuse:
     cargo run --locked --quiet -p mesh-chat --example reuse -- "$(scripts/upstream)/models/templates"
 
+# Outside CI: it builds llama.cpp's own program for it.
+[doc("Prove that the models which llama.cpp's own test program writes split exactly.")]
+families-upstream *NAMES:
+    scripts/families-upstream {{ NAMES }}
+
+# Outside CI: the driver computes on the processor and takes minutes for what that does in seconds.
+[doc("Build with Vulkan, and prove families on Mesa's software driver.")]
+gpu-soft *NAMES:
+    scripts/gpu-soft {{ NAMES }}
+
 # llama.cpp itself is not instrumented, but its allocations are: a row read past its end, a freed context or a leaked
 # batch on our side of the boundary is found. One test is left out: it nests as deep as a measured stack allows, and the
 # sanitizer's frames are several times larger than those that were measured.

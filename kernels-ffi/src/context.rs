@@ -5,7 +5,9 @@
 //! the rest of the graph, the head, is cancelled. A stage whose family treats its input specially names a tensor to
 //! *inject*: it is overwritten by the rows that came in. Both are done by `context/probe.rs`.
 
+mod allocated;
 mod batch;
+mod checkpoint;
 mod params;
 mod probe;
 
@@ -20,7 +22,9 @@ use self::probe::Probe;
 use crate::log;
 use crate::model::Model;
 
+pub use self::allocated::Allocated;
 pub use self::batch::{DecodeInput, Input, Place};
+pub use self::checkpoint::Checkpoint;
 pub use self::params::{ContextError, ContextParams, FlashAttention, KvType};
 pub use self::probe::ProbeFault;
 
@@ -95,6 +99,7 @@ pub struct Context {
     scratch: Scratch,
     /// Of the last decode: whether place i was an output.
     outputs: Vec<bool>,
+    allocated: Allocated,
     model: Model,
 }
 
@@ -131,10 +136,10 @@ impl Context {
             raw.cb_eval = Some(probe::on_eval);
             raw.cb_eval_user_data = probe.as_ptr().cast();
         }
-        let (context, log) = {
+        let (context, log, sizes) = {
             let _one_at_a_time = model.init_lock().lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             // SAFETY: the model is live and this struct keeps it so; the callbacks' data live until after llama_free.
-            log::capture(|| unsafe { sys::llama_init_from_model(model.raw(), raw) })
+            log::capture_sizes(|| unsafe { sys::llama_init_from_model(model.raw(), raw) })
         };
         let Some(context) = NonNull::new(context) else {
             // SAFETY: nothing else points to the probe: llama.cpp made no context.
@@ -145,12 +150,18 @@ impl Context {
         // SAFETY: the context is live.
         let n_batch = unsafe { sys::llama_n_batch(context.as_ptr()) }.min(params.n_batch);
         let (params, model) = (ContextParams { n_batch, ..params }, model.clone());
-        Ok(Self { raw: context, probe, abort, params, scratch: Scratch::default(), outputs: Vec::new(), model })
+        let (scratch, outputs, allocated) = (Scratch::default(), Vec::new(), Allocated::of(&sizes));
+        Ok(Self { raw: context, probe, abort, params, scratch, outputs, allocated, model })
     }
 
     /// Its parameters; `n_batch` is at most the size of the cache.
     pub fn params(&self) -> &ContextParams {
         &self.params
+    }
+
+    /// What llama.cpp allocated for it.
+    pub fn allocated(&self) -> Allocated {
+        self.allocated
     }
 
     /// Its model.
@@ -295,22 +306,24 @@ impl Context {
         if outputs > self.params.n_outputs as usize {
             return invalid(format!("{outputs} output rows where at most {} fit", self.params.n_outputs));
         }
-        if self.params.tap.is_some() && outputs != n {
-            return invalid("a tapped stage needs every row as output".to_owned());
+        if let Input::Tokens(tokens) | Input::Beside(_, tokens) = input.input {
+            if tokens.len() != n {
+                return invalid(format!("{} tokens for {n} places", tokens.len()));
+            }
+            if let Some(token) = tokens.iter().find(|token| !self.is_token(**token)) {
+                return invalid(format!("token {token} is not in the vocabulary"));
+            }
         }
         match input.input {
-            Input::Tokens(tokens) if tokens.len() != n => invalid(format!("{} tokens for {n} places", tokens.len())),
-            Input::Tokens(tokens) => match tokens.iter().find(|token| !self.is_token(**token)) {
-                Some(token) => invalid(format!("token {token} is not in the vocabulary")),
-                None => Ok(()),
-            },
-            Input::Covered(_) if self.params.inject.is_none() => {
+            Input::Covered(_) | Input::Beside(..) if self.params.inject.is_none() => {
                 invalid("rows to cover a tensor with, where none is injected".to_owned())
             }
-            Input::Rows(rows) | Input::Covered(rows) if rows.len() != n * self.model.n_embd() as usize => {
+            Input::Rows(rows) | Input::Covered(rows) | Input::Beside(rows, _)
+                if rows.len() != n * self.model.n_embd() as usize =>
+            {
                 invalid(format!("{} values for {n} rows of {}", rows.len(), self.model.n_embd()))
             }
-            Input::Rows(_) | Input::Covered(_) => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -320,7 +333,7 @@ impl Context {
 
     fn arm_probe(&mut self, input: &DecodeInput<'_>) {
         let rows = match input.input {
-            Input::Rows(rows) | Input::Covered(rows) => rows,
+            Input::Rows(rows) | Input::Covered(rows) | Input::Beside(rows, _) => rows,
             Input::Tokens(_) => &[],
         };
         // SAFETY: no decode runs, so llama.cpp does not use the probe. The pointer to the rows that it keeps is used

@@ -22,7 +22,8 @@ pub mod vocab;
 
 pub use backend::{Backend, Device, DeviceKind};
 pub use context::{
-    AbortHandle, Context, ContextError, ContextParams, DecodeError, DecodeInput, FlashAttention, Input, KvType, Place,
+    AbortHandle, Allocated, Checkpoint, Context, ContextError, ContextParams, DecodeError, DecodeInput, FlashAttention,
+    Input, KvType, Place,
 };
 pub use embedding::{EmbeddingError, EmbeddingTable, TableLayout};
 pub use model::{LoadError, Model, ModelParams};

@@ -2,7 +2,8 @@
 //!
 //! llama.cpp logs through one process-wide function, in pieces: a line may come in several calls. Pieces are joined per
 //! thread until their newline comes. llama.cpp is talkative, so its levels are lowered by one: its *info* is `DEBUG`
-//! here. Errors stay errors, and `capture` collects them for the error value of the call that caused them.
+//! here. Errors stay errors, and `capture` collects them for the error value of the call that caused them. The sizes of
+//! buffers are told nowhere but in its log: `capture_sizes` reads them there.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_void};
@@ -12,14 +13,26 @@ use llama_cpp_sys_2 as sys;
 
 /// Longest line kept; the rest of a longer one is cut off.
 const MAX_LINE: usize = 2048;
+/// Buffers kept by [`capture_sizes`]; there are a few a device.
+const MAX_SIZES: usize = 256;
 /// Error lines kept by [`capture`].
 const MAX_CAPTURED: usize = 8;
+
+/// A buffer that llama.cpp said it made.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct BufferSize {
+    /// What for: the words before `buffer size`, the device's name first, as in `CPU KV`.
+    pub(crate) what: String,
+    /// Bytes, to a hundredth of a MiB.
+    pub(crate) bytes: u64,
+}
 
 #[derive(Default)]
 struct ThreadLog {
     level: sys::ggml_log_level,
     line: String,
     captured: Option<Vec<String>>,
+    sizes: Option<Vec<BufferSize>>,
 }
 
 thread_local! {
@@ -39,6 +52,14 @@ pub(crate) fn capture<R>(call: impl FnOnce() -> R) -> (R, String) {
     let result = call();
     let lines = THREAD.with_borrow_mut(|log| std::mem::replace(&mut log.captured, outer)).unwrap_or_default();
     (result, lines.join("; "))
+}
+
+/// Like [`capture`]; the sizes of the buffers that llama.cpp logged on this thread meanwhile as well.
+pub(crate) fn capture_sizes<R>(call: impl FnOnce() -> R) -> (R, String, Vec<BufferSize>) {
+    let outer = THREAD.with_borrow_mut(|log| log.sizes.replace(Vec::new()));
+    let (result, errors) = capture(call);
+    let sizes = THREAD.with_borrow_mut(|log| std::mem::replace(&mut log.sizes, outer)).unwrap_or_default();
+    (result, errors, sizes)
 }
 
 unsafe extern "C" fn on_log(level: sys::ggml_log_level, text: *const c_char, _user_data: *mut c_void) {
@@ -89,7 +110,23 @@ impl ThreadLog {
         {
             captured.push(line.to_owned());
         }
+        if let Some(sizes) = &mut self.sizes
+            && sizes.len() < MAX_SIZES
+        {
+            sizes.extend(BufferSize::read(line));
+        }
         done.push((self.level, line.to_owned()));
+    }
+}
+
+impl BufferSize {
+    /// Reads `function: DEVICE WHAT buffer size = 12.34 MiB`.
+    fn read(line: &str) -> Option<Self> {
+        let (what, size) = line.split_once(" buffer size = ")?;
+        let (_, what) = what.split_once(": ")?;
+        let mebibytes: f64 = size.trim().strip_suffix(" MiB")?.trim().parse().ok()?;
+        let bytes = (mebibytes * f64::from(1 << 20)).round();
+        (bytes >= 0.0).then(|| Self { what: what.trim().to_owned(), bytes: bytes as u64 })
     }
 }
 
@@ -126,6 +163,18 @@ mod tests {
             log.push(warn, "a\nb\n"),
             [(info, "half".to_owned()), (warn, "a".to_owned()), (warn, "b".to_owned())]
         );
+    }
+
+    #[test]
+    fn sizes_of_buffers_are_read() {
+        let read = |line: &str| BufferSize::read(line).map(|size| (size.what, size.bytes));
+        let found = read("llama_kv_cache:        CPU KV buffer size =     1.50 MiB");
+        assert_eq!(found, Some(("CPU KV".to_owned(), 3 << 19)));
+        let found = read("load_tensors:   CPU_Mapped model buffer size =   180.11 MiB");
+        assert_eq!(found.unwrap().0, "CPU_Mapped model");
+        for line in ["", "size = 1.00 MiB", "x: CPU KV buffer size = many MiB", "x: CPU KV buffer size = -1.00 MiB"] {
+            assert_eq!(read(line), None, "{line}");
+        }
     }
 
     #[test]

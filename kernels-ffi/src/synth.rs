@@ -36,6 +36,14 @@ pub enum SynthError {
         /// Its error lines.
         log: String,
     },
+    /// Rows cannot be stored so.
+    #[error("rows of {row} values cannot be stored in ggml's type {type_id}")]
+    Type {
+        /// The type's number.
+        type_id: u32,
+        /// Values in a row.
+        row: usize,
+    },
     /// A tensor is not what weights look like.
     #[error("the tensor `{name}` is not contiguous f32, or its name is not UTF-8")]
     Tensor {
@@ -72,6 +80,45 @@ pub fn weights(header: &[u8], seed: u64) -> Result<Vec<Weight>, SynthError> {
         Some(name) => Err(SynthError::Tensor { name }),
         None => Ok(maker.weights),
     }
+}
+
+/// The types that values can be turned into.
+#[rustfmt::skip]
+const STORED: &[sys::ggml_type] = &[
+    sys::GGML_TYPE_F32, sys::GGML_TYPE_F16, sys::GGML_TYPE_BF16,
+    sys::GGML_TYPE_Q1_0, sys::GGML_TYPE_Q2_0, sys::GGML_TYPE_Q4_0, sys::GGML_TYPE_Q4_1, sys::GGML_TYPE_Q5_0,
+    sys::GGML_TYPE_Q5_1, sys::GGML_TYPE_Q8_0, sys::GGML_TYPE_MXFP4, sys::GGML_TYPE_NVFP4,
+    sys::GGML_TYPE_Q2_K, sys::GGML_TYPE_Q3_K, sys::GGML_TYPE_Q4_K, sys::GGML_TYPE_Q5_K, sys::GGML_TYPE_Q6_K,
+    sys::GGML_TYPE_TQ1_0, sys::GGML_TYPE_TQ2_0,
+    sys::GGML_TYPE_IQ1_S, sys::GGML_TYPE_IQ1_M, sys::GGML_TYPE_IQ2_XXS, sys::GGML_TYPE_IQ2_XS, sys::GGML_TYPE_IQ2_S,
+    sys::GGML_TYPE_IQ3_XXS, sys::GGML_TYPE_IQ3_S, sys::GGML_TYPE_IQ4_NL, sys::GGML_TYPE_IQ4_XS,
+];
+
+/// The values of a tensor in the form in which files store them, row after row.
+///
+/// # Errors
+/// [`SynthError::Type`] where there is no such type, it only exists within computations, or `row` is not a multiple of
+/// its blocks.
+pub fn quantized(values: &[f32], row: usize, type_id: u32) -> Result<Vec<u8>, SynthError> {
+    Backend::init();
+    let fault = SynthError::Type { type_id, row };
+    #[allow(clippy::unnecessary_cast)] // the enum's type differs between platforms
+    let found = STORED.iter().copied().find(|kind| *kind as u32 == type_id);
+    let Some(kind) = found else { return Err(fault) };
+    // SAFETY: `kind` is one of ggml's types.
+    let block = usize::try_from(unsafe { sys::ggml_blck_size(kind) }).unwrap_or(0);
+    if block == 0 || row == 0 || !row.is_multiple_of(block) || !values.len().is_multiple_of(row) {
+        return Err(fault);
+    }
+    let (rows, weights) = (values.len() / row, vec![1f32; row]);
+    // SAFETY: a row has whole blocks.
+    let mut bytes = vec![0u8; rows * unsafe { sys::ggml_row_size(kind, row as i64) }];
+    // SAFETY: `values` and `bytes` hold `rows` rows of that length; every column weighs the same.
+    let written = unsafe {
+        let (from, to) = (values.as_ptr(), bytes.as_mut_ptr().cast());
+        sys::ggml_quantize_chunk(kind, from, to, 0, rows as i64, row as i64, weights.as_ptr())
+    };
+    if written == bytes.len() { Ok(bytes) } else { Err(fault) }
 }
 
 /// A parsed header of llama.cpp's own.
@@ -179,6 +226,18 @@ mod tests {
         assert!(of(1, "rope_freqs.weight").iter().all(|value| *value >= 1.0));
         let norm = of(1, "output_norm.weight").iter().sum::<f32>() / 4096.0;
         assert!((0.99..1.01).contains(&norm), "{norm}");
+    }
+
+    #[test]
+    fn values_are_stored_in_types_of_files() {
+        let ones = [1f32; 512];
+        assert_eq!(quantized(&ones, 256, sys::GGML_TYPE_F16).unwrap(), [0x00, 0x3c].repeat(512));
+        assert_eq!(quantized(&ones, 256, sys::GGML_TYPE_Q8_0).unwrap().len(), 512 / 32 * 34);
+        assert_eq!(quantized(&ones, 256, sys::GGML_TYPE_Q4_K).unwrap().len(), 512 / 256 * 144);
+        for (row, type_id) in [(32, sys::GGML_TYPE_Q4_K), (100, sys::GGML_TYPE_F16), (0, sys::GGML_TYPE_F16), (256, 4)]
+        {
+            assert_eq!(quantized(&ones, row, type_id), Err(SynthError::Type { type_id, row }));
+        }
     }
 
     #[test]

@@ -150,6 +150,16 @@ pub struct InspectArgs {
     /// A .gguf file (the first shard of a sharded one).
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+    /// Reckon memory for this many tokens in a sequence [default: the model's own, at most 8192].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ctx: Option<u32>,
+    /// Reckon memory for this many sequences at the same time.
+    #[arg(long, value_name = "N", default_value_t = crate::settings::DEFAULT_PARALLEL,
+        value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub parallel: u32,
+    /// Reckon memory for a KV cache of this type.
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    pub kv_type: kernels_ffi::KvType,
     /// Print JSON with a stable schema.
     #[arg(long)]
     pub json: bool,

@@ -3,25 +3,26 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::Path;
 
-use mesh_gguf::{Family, ModelInfo, Source};
-use mesh_types::ByteSize;
+use mesh_chat::{Capability, ChatTemplate};
+use mesh_engine::llama::{Compute, Limits};
+use mesh_gguf::{Error, Family, Footprint, ModelInfo, Source};
+use mesh_types::{ByteSize, LayerRange};
 use serde::Serialize;
 
 use crate::cli::InspectArgs;
+use crate::serve::DEFAULT_CONTEXT;
+use crate::supervisor::BATCH;
 
-/// Bytes of a cached key's or value's number with the default `--kv-type`.
-const KV_BYTES: u64 = 2;
-/// Most single layers that are listed for people; the JSON has them all.
+/// Most single layers, or runs of equal ones, that are listed for people; the JSON has them all.
 const LISTED: usize = 8;
 
 /// Prints what `args` asks for.
 ///
 /// # Errors
 /// Where the file is no usable model.
-pub fn run(args: &InspectArgs) -> Result<(), mesh_gguf::Error> {
-    let report = Report::of(&args.file)?;
+pub fn run(args: &InspectArgs) -> Result<(), Error> {
+    let report = Report::of(args)?;
     let text = match args.json {
         true => serde_json::to_string_pretty(&report).unwrap_or_default() + "\n",
         false => report.text(),
@@ -46,16 +47,68 @@ struct Report {
     /// Tokens that it was trained to attend to.
     context_length: u32,
     chat_template: bool,
+    /// How it would call tools, or what is wrong with its template.
+    tools: String,
     /// Of all tensors.
     bytes: u64,
     /// Of what only the last stage holds.
     head_bytes: u64,
     layer_bytes: Vec<u64>,
+    /// The type that most bytes of the layers are of.
+    quantization: &'static str,
     /// How many bytes of tensors there are of each type.
     types: BTreeMap<&'static str, u64>,
-    /// What every layer's cache takes for 1000 tokens, in f16.
+    /// What every layer's cache takes for 1000 tokens.
     kv_bytes_per_1000_tokens: Vec<u64>,
+    /// What every layer keeps of a sequence however long it is.
+    state_bytes_per_sequence: Vec<u64>,
+    memory: Memory,
     split: Split,
+}
+
+/// What the whole model would take.
+#[derive(Debug, Serialize)]
+struct Memory {
+    /// Tokens in a sequence.
+    ctx: u32,
+    /// Sequences at the same time.
+    parallel: u32,
+    kv_type: &'static str,
+    weights: u64,
+    cache: u64,
+    state: u64,
+    /// What graphs need while they are computed, and logits on their way out.
+    buffers: u64,
+    total: u64,
+}
+
+impl Memory {
+    fn of(info: &ModelInfo, args: &InspectArgs) -> Self {
+        let own = info.context_length;
+        let ctx = args.ctx.unwrap_or(DEFAULT_CONTEXT).min(own);
+        let limits = Limits::for_parallel(args.parallel, ctx, BATCH, info);
+        let compute = Compute { kv_type: args.kv_type, ..Compute::with_threads(1) };
+        let all = LayerRange::new(0, info.n_layer);
+        let found = all.map(|all| info.footprint(all, &limits.room(&compute))).unwrap_or_default();
+        let Footprint { weights, cache, state, compute, output } = found;
+        let (parallel, kv_type) = (args.parallel, args.kv_type.name());
+        let buffers = compute.saturating_add(output);
+        Self { ctx, parallel, kv_type, weights, cache, state, buffers, total: found.total() }
+    }
+
+    fn text(&self) -> String {
+        let state = if self.state > 0 { format!(", state {}", ByteSize(self.state)) } else { String::new() };
+        format!(
+            "{} for {} of {} tokens: weights {}, cache in {} {}{state}, buffers {}",
+            ByteSize(self.total),
+            counted(self.parallel, "sequence"),
+            self.ctx,
+            ByteSize(self.weights),
+            self.kv_type,
+            ByteSize(self.cache),
+            ByteSize(self.buffers)
+        )
+    }
 }
 
 /// Whether and where the model can be cut.
@@ -71,17 +124,32 @@ struct Split {
 }
 
 impl Report {
-    fn of(path: &Path) -> Result<Self, mesh_gguf::Error> {
-        let source = Source::open(path)?;
+    fn of(args: &InspectArgs) -> Result<Self, Error> {
+        let source = Source::open(&args.file)?;
         let header = source.header();
         let info = ModelInfo::of(header)?;
-        let mut types = BTreeMap::new();
+        let (mut types, mut of_layers) = (BTreeMap::new(), BTreeMap::new());
         for tensor in header.tensors() {
-            *types.entry(tensor.ggml_type().name()).or_insert(0u64) += tensor.n_bytes();
+            let name = tensor.ggml_type().name();
+            *types.entry(name).or_insert(0u64) += tensor.n_bytes();
+            if tensor.name().starts_with("blk.") {
+                *of_layers.entry(name).or_insert(0u64) += tensor.n_bytes();
+            }
         }
-        let kv = info.layer_kv.iter().map(|values| values.saturating_mul(KV_BYTES * 1000)).collect();
+        let cache_type = Limits::for_parallel(1, 1, 1, &info)
+            .room(&Compute { kv_type: args.kv_type, ..Compute::with_threads(1) })
+            .cache_type;
+        let caches = || info.layer_cache.iter();
         Ok(Self {
             split: Split::of(&source, info.n_embd),
+            memory: Memory::of(&info, args),
+            kv_bytes_per_1000_tokens: caches()
+                .map(|cache| cache.bytes_per_token(cache_type).saturating_mul(1000))
+                .collect(),
+            state_bytes_per_sequence: caches().map(|cache| cache.state_bytes()).collect(),
+            chat_template: info.chat_template.is_some(),
+            tools: tools(info.chat_template.as_deref()),
+            quantization: of_layers.into_iter().max_by_key(|(_, bytes)| *bytes).map_or("none", |(name, _)| name),
             name: info.name,
             family: info.architecture,
             layers: info.n_layer,
@@ -89,12 +157,10 @@ impl Report {
             embedding_length: info.n_embd,
             vocabulary: info.n_vocab,
             context_length: info.context_length,
-            chat_template: info.chat_template.is_some(),
             bytes: info.total_bytes,
             head_bytes: info.head_bytes,
             layer_bytes: info.layer_bytes,
             types,
-            kv_bytes_per_1000_tokens: kv,
         })
     }
 
@@ -116,13 +182,27 @@ impl Report {
         line("vocabulary", format!("{} tokens", self.vocabulary));
         line("context", format!("{} tokens", self.context_length));
         line("chat template", if self.chat_template { "yes" } else { "no" }.to_owned());
+        line("tools", self.tools.clone());
         line("weights", format!("{}, of which the head {}", ByteSize(self.bytes), ByteSize(self.head_bytes)));
         line("a layer", per_layer(&self.layer_bytes));
         let types = self.types.iter().map(|(name, bytes)| format!("{name} {}", ByteSize(*bytes)));
-        line("types", types.collect::<Vec<_>>().join(", "));
-        line("cache", format!("a layer and 1000 tokens, f16: {}", per_layer(&self.kv_bytes_per_1000_tokens)));
+        line("types", format!("mostly {}: {}", self.quantization, types.collect::<Vec<_>>().join(", ")));
+        let cache = per_layer(&self.kv_bytes_per_1000_tokens);
+        line("cache", format!("a layer and 1000 tokens in {}: {cache}", self.memory.kv_type));
+        if self.state_bytes_per_sequence.iter().any(|bytes| *bytes > 0) {
+            line("state", format!("a layer and sequence: {}", per_layer(&self.state_bytes_per_sequence)));
+        }
+        line("memory", self.memory.text());
         line("split", self.split.text(self.layers));
         out
+    }
+}
+
+/// What the template can do, without the vocabulary that only serving needs.
+fn tools(template: Option<&str>) -> String {
+    match ChatTemplate::of_model(template, "", "") {
+        Ok(template) => Capability::probe(&template).strategy.to_string(),
+        Err(error) => format!("none: {error}"),
     }
 }
 
@@ -153,13 +233,28 @@ impl Split {
     }
 }
 
-/// One size where all layers have the same, else the smallest and the largest.
+/// One size where all layers have the same, else that of each run of equal layers, or the smallest and the largest.
 fn per_layer(bytes: &[u64]) -> String {
-    match (bytes.iter().min(), bytes.iter().max()) {
-        (Some(least), Some(most)) if least == most => ByteSize(*most).to_string(),
-        (Some(least), Some(most)) => format!("{} to {}", ByteSize(*least), ByteSize(*most)),
-        _ => "none".to_owned(),
+    let runs: Vec<&[u64]> = bytes.chunk_by(|one, next| one == next).collect();
+    let (Some(least), Some(most)) = (bytes.iter().min(), bytes.iter().max()) else { return "none".to_owned() };
+    if least == most {
+        return ByteSize(*most).to_string();
     }
+    if runs.len() > LISTED {
+        return format!("{} to {}", ByteSize(*least), ByteSize(*most));
+    }
+    let mut first = 0;
+    let named = runs.iter().map(|run| {
+        let last = first + run.len() - 1;
+        let layers = if first == last { first.to_string() } else { format!("{first}-{last}") };
+        first = last + 1;
+        format!("{} ({layers})", ByteSize(run[0]))
+    });
+    named.collect::<Vec<_>>().join(", ")
+}
+
+fn counted(n: u32, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
 fn list(cuts: &[u32]) -> String {
@@ -170,12 +265,29 @@ fn list(cuts: &[u32]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::{Path, PathBuf};
+
+    use kernels_ffi::KvType;
+
     use super::*;
+
+    fn args(file: PathBuf) -> InspectArgs {
+        InspectArgs { file, ctx: Some(4096), parallel: 4, kv_type: KvType::F16, json: false }
+    }
+
+    #[test]
+    fn equal_layers_are_listed_together() {
+        assert_eq!(per_layer(&[]), "none");
+        assert_eq!(per_layer(&[1024; 4]), ByteSize(1024).to_string());
+        let (small, large) = (ByteSize(1024), ByteSize(4096));
+        assert_eq!(per_layer(&[1024, 4096, 4096, 1024]), format!("{small} (0), {large} (1-2), {small} (3)"));
+        assert_eq!(per_layer(&[1024, 4096].repeat(9)), format!("{small} to {large}"));
+    }
 
     #[test]
     fn a_real_file_is_described() {
-        let path = mesh_engine::testkit::model_path(mesh_engine::testkit::GEMMA3);
-        let report = Report::of(&path).unwrap();
+        let args = args(mesh_engine::testkit::model_path(mesh_engine::testkit::GEMMA3));
+        let report = Report::of(&args).unwrap();
         assert_eq!((report.layers, report.embedding_length, report.vocabulary), (18, 640, 262_144));
         assert!(report.split.possible && !report.split.first_stage_takes_tokens);
         assert_eq!(report.split.cuts.len(), 17);
@@ -185,6 +297,11 @@ mod tests {
         assert!(text.contains("split          before every layer\n"), "{text}");
         // One head of 256 values each for keys and values.
         assert_eq!(report.kv_bytes_per_1000_tokens, vec![2 * 256 * 2 * 1000; 18]);
+        assert_eq!((report.memory.ctx, report.memory.cache), (4096, 18 * 2 * 256 * 2 * 4096 * 4));
+        assert!(text.contains(" for 4 sequences of 4096 tokens: weights "), "{text}");
+        let quantized = Report::of(&InspectArgs { kv_type: KvType::Q8_0, ctx: Some(1 << 30), ..args }).unwrap();
+        assert_eq!(quantized.memory.ctx, 32_768, "no more than the model can");
+        assert_eq!(quantized.kv_bytes_per_1000_tokens, vec![2 * 256 / 32 * 34 * 1000; 18]);
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["split"]["reason"], serde_json::Value::Null);
         assert_eq!(json["layer_bytes"].as_array().unwrap().len(), 18);
@@ -192,7 +309,7 @@ mod tests {
 
     #[test]
     fn what_is_no_model_says_so() {
-        let error = Report::of(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml").as_path()).unwrap_err();
+        let error = Report::of(&args(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"))).unwrap_err();
         assert!(error.to_string().contains("not a GGUF"), "{error}");
     }
 

@@ -22,6 +22,7 @@ use tonic::{Request, Response, Status};
 use tracing::Instrument as _;
 
 pub use answer::Answer;
+pub(crate) use model::DEFAULT_CONTEXT;
 pub use model::{Availability, ServedModel, ServedModelError, ServedModels};
 
 /// Answers gateways.

@@ -36,7 +36,7 @@ use moves::{Moved, Moves};
 pub use placement::{PlaceError, check_split, shape_of};
 
 /// Most tokens in a micro-batch: a prefill chunk.
-const BATCH: u32 = 512;
+pub(crate) const BATCH: u32 = 512;
 /// How often a model's row on the board is renewed while nothing happens.
 const TICK: Duration = Duration::from_secs(5);
 /// An idle model computes one token after this long, so that its health is known.

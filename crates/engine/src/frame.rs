@@ -13,6 +13,9 @@ use crate::stage::StageSpec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SeqId(pub u32);
 
+/// How many checkpoints a stage keeps of a slot.
+pub const CHECKPOINTS: usize = 2;
+
 /// Counts the micro-batches of one link, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StepId(pub u64);
@@ -81,8 +84,8 @@ pub struct MicroBatch {
 pub enum Command {
     /// A run starts on a slot that has none. The slot may hold the first positions of the prompt.
     Open(Box<Open>),
-    /// Cuts the sequence back: positions `len..` are forgotten. Where a stage cannot do that, its slot is of no use
-    /// until it is closed: batches for it fail.
+    /// Cuts the sequence back: positions `len..` are forgotten. A stage that cannot do that sets its state to the
+    /// checkpoint taken at exactly `len`; without one, its slot is of no use until it is closed: batches for it fail.
     Truncate {
         /// The slot.
         seq: SeqId,
@@ -97,6 +100,12 @@ pub enum Command {
         to: SeqId,
         /// Positions copied.
         len: u32,
+    },
+    /// Keeps what recurrent layers hold of the sequence now, so that it can be cut back to its present length. The
+    /// [`CHECKPOINTS`] latest of a slot are kept. Does nothing on a stage that can cut back anyway.
+    Checkpoint {
+        /// The slot.
+        seq: SeqId,
     },
     /// The run is over: all of the slot is forgotten, sampling state included.
     Close {
@@ -340,7 +349,7 @@ impl Command {
             }
             Self::Truncate { seq, len } | Self::Retain { seq, len } => ([*seq, *seq], *len),
             Self::Copy { from, to, len } => ([*from, *to], *len),
-            Self::Close { seq } => ([*seq, *seq], 0),
+            Self::Checkpoint { seq } | Self::Close { seq } => ([*seq, *seq], 0),
         };
         if let Some(seq) = slots.iter().find(|seq| seq.0 >= spec.n_seq) {
             return Err(StageError::InvalidFrame(format!("sequence {} of {}", seq.0, spec.n_seq)));

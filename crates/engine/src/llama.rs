@@ -8,17 +8,18 @@
 //! thread never waits inside llama.cpp for anything but the computation, and that is aborted when its link goes.
 //!
 //! Owns: the thread, its links and their ends (`llama/worker.rs`), and what a frame does to the context
-//! (`llama/engine.rs`). Does not own: the process around it ([`crate::child`]), cutting models (`mesh-gguf`).
+//! (`llama/engine.rs`, `llama/sequences.rs`). Does not own: the process around it ([`crate::child`]), cutting models (`mesh-gguf`).
 //! Start with [`LlamaStageConfig`], then [`LlamaStage::load`].
 
 mod config;
 mod engine;
+mod sequences;
 mod worker;
 
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
-use kernels_ffi::AbortHandle;
+use kernels_ffi::{AbortHandle, Allocated};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinSet;
 
@@ -27,7 +28,7 @@ use crate::stage::{LINK_DEPTH, Stage, StageLink, StageSpec};
 use engine::Engine;
 use worker::Link;
 
-pub use config::{Compute, EmbeddingPlace, Injection, Limits, LlamaStageConfig, SliceOf};
+pub use config::{Compute, EmbeddingPlace, Fed, Injection, Limits, LlamaStageConfig, SliceOf};
 
 /// A contiguous range of a model's layers, loaded into llama.cpp in this process.
 ///
@@ -36,6 +37,7 @@ pub use config::{Compute, EmbeddingPlace, Injection, Limits, LlamaStageConfig, S
 pub struct LlamaStage {
     spec: StageSpec,
     weight_bytes: u64,
+    allocated: Allocated,
     /// Held while a link is handed over, so that links are served in the order in which they abort each other.
     current: Mutex<Current>,
     thread: Option<JoinHandle<()>>,
@@ -65,27 +67,32 @@ impl LlamaStage {
                     Ok(engine) => engine,
                     Err(error) => return drop(loaded.send(Err(error))),
                 };
-                if loaded.send(Ok(engine.weight_bytes())).is_ok() {
+                if loaded.send(Ok((engine.weight_bytes(), engine.allocated()))).is_ok() {
                     worker::run(engine, queue);
                 }
             })
             .map_err(|error| StageError::Load(format!("no thread: {error}")))?;
         // The thread answers, or ends; either way it does not keep this waiting.
         let answer = wait.recv().unwrap_or_else(|_| Err(StageError::Load("its thread panicked".to_owned())));
-        let weight_bytes = match answer {
-            Ok(bytes) => bytes,
+        let (weight_bytes, allocated) = match answer {
+            Ok(sizes) => sizes,
             Err(error) => {
                 let _ = thread.join();
                 return Err(error);
             }
         };
         let current = Current { abort: AbortHandle::new(), links: Some(links) };
-        Ok(Self { spec, weight_bytes, current: Mutex::new(current), thread: Some(thread) })
+        Ok(Self { spec, weight_bytes, allocated, current: Mutex::new(current), thread: Some(thread) })
     }
 
     /// Bytes of its weights.
     pub fn weight_bytes(&self) -> u64 {
         self.weight_bytes
+    }
+
+    /// What llama.cpp allocated beside its weights.
+    pub fn allocated(&self) -> Allocated {
+        self.allocated
     }
 
     fn lost(&self) -> StageError {

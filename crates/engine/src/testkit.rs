@@ -107,13 +107,15 @@ pub struct Script {
     lens: Vec<u32>,
     n_vocab: u32,
     n_tokens: u32,
+    /// Where the numbering goes on after [`Script::back`].
+    left_at: u32,
     n_steps: u64,
 }
 
 impl Script {
     /// An empty script.
     pub fn new(n_seq: u32, n_vocab: u32) -> Self {
-        Self { frames: Vec::new(), lens: vec![0; n_seq as usize], n_vocab, n_tokens: 0, n_steps: 0 }
+        Self { frames: Vec::new(), lens: vec![0; n_seq as usize], n_vocab, n_tokens: 0, left_at: 0, n_steps: 0 }
     }
 
     /// All that a split must get right, for at least 4 slots of 64 positions and micro-batches of 32: prefill in chunks,
@@ -176,6 +178,25 @@ impl Script {
     pub fn truncate(&mut self, seq: u32, len: u32) -> &mut Self {
         self.lens[seq as usize] = self.lens[seq as usize].min(len);
         self.command(Command::Truncate { seq: SeqId(seq), len })
+    }
+
+    /// Skips the tokens of the next `count` numbers, for a detour that another script does without: [`Script::back`]
+    /// goes on with the number that comes now.
+    pub fn ahead(&mut self, count: u32) -> &mut Self {
+        self.left_at = self.n_tokens;
+        self.n_tokens += count;
+        self
+    }
+
+    /// The detour is over.
+    pub fn back(&mut self) -> &mut Self {
+        self.n_tokens = self.left_at;
+        self
+    }
+
+    /// Keeps a state that a slot can be cut back to.
+    pub fn checkpoint(&mut self, seq: u32) -> &mut Self {
+        self.command(Command::Checkpoint { seq: SeqId(seq) })
     }
 
     /// Gives one slot the beginning of another.

@@ -150,6 +150,12 @@ pub enum TensorFault {
         /// Dimensions that follow from the metadata.
         expected: Vec<u64>,
     },
+    /// It has no equal share for each layer.
+    #[error("cannot be divided by the model's {layers} layers")]
+    PerLayer {
+        /// Layers of the model.
+        layers: u32,
+    },
     /// It belongs to a layer that the metadata does not count.
     #[error("belongs to none of the model's {0} layers")]
     Layer(u32),

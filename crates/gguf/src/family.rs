@@ -14,7 +14,7 @@ mod kinds;
 mod page;
 mod table;
 
-pub(crate) use kinds::{Kinds, RECURRENT_LAYERS, WINDOW, WINDOW_PATTERN};
+pub(crate) use kinds::{Kinds, RECURRENT_LAYERS, SHARED_KV, WINDOW, WINDOW_PATTERN};
 pub use page::page;
 pub use table::{FAMILIES, REFUSED};
 
@@ -44,6 +44,8 @@ pub struct Family {
     pub sized_by_layers: &'static [u32],
     /// Numbers of layers that no stage may have, since llama.cpp would take it for another model.
     pub no_stage_of: &'static [u32],
+    /// Whether the last layer computes all rows, and not only those whose logits are wanted.
+    pub keeps_rows: bool,
     /// What a file has to say, or must not, for it to split.
     pub conditions: &'static [Condition],
 }
@@ -66,6 +68,10 @@ pub enum Inject {
     /// In every stage that takes rows, while the graph is fed with placeholder tokens: it takes rows for an image, or
     /// not at all.
     Over(&'static str),
+    /// In stages behind the first, which are fed with tokens all the same, since the graph makes something of them for
+    /// every layer: such a stage begins with the layer before its own, without weights, and this, its result, becomes
+    /// the rows that come in.
+    Lead(&'static str),
 }
 
 /// How the rows that enter layer 0 are made from token ids.
@@ -96,6 +102,9 @@ pub enum Cuts {
     MultipleOf(u32),
     /// At multiples of `{arch}.interleave_moe_layer_step` and of this period.
     ExpertStep(u32),
+    /// Before the last two layers that have keys and values of their own, where the last
+    /// `{arch}.attention.shared_kv_layers` use theirs; else anywhere.
+    BeforeSharedKv,
 }
 
 /// A sliding-window pattern, as `llama_model_base::load_swa_pattern` reads it.
@@ -193,6 +202,8 @@ pub struct Boundary {
     pub tap: String,
     /// Where incoming rows are written into the graph; `None`: they are the batch's embeddings.
     pub inject: Option<Inject>,
+    /// Whether all rows come out at the tap, even of a micro-batch of which no logits are wanted.
+    pub keeps_rows: bool,
 }
 
 impl Family {
@@ -203,18 +214,33 @@ impl Family {
     pub fn of(header: &Header) -> Result<&'static Self, Error> {
         let architecture = header.metadata().require_str("general.architecture")?;
         let family = crate::error::shown(architecture);
-        let Some(row) = FAMILIES.iter().find(|row| row.architecture == architecture) else {
-            return match REFUSED.iter().find(|row| row.0 == architecture) {
-                Some((_, reason)) => Err(Error::CannotSplit { family, reason: (*reason).to_owned() }),
-                None => Err(Error::UnknownFamily(family)),
-            };
-        };
-        for condition in row.conditions {
-            if !condition.holds(header, architecture)? {
-                return Err(Error::CannotSplit { family, reason: condition.reason.to_owned() });
+        let mut unmet = None;
+        for row in FAMILIES.iter().filter(|row| row.architecture == architecture) {
+            match row.unmet(header)? {
+                None => return Ok(row),
+                Some(condition) => unmet = unmet.or(Some(condition.reason)),
             }
         }
-        Ok(row)
+        let refused = || REFUSED.iter().find(|row| row.0 == architecture).map(|row| row.1);
+        match unmet.or_else(refused) {
+            Some(reason) => Err(Error::CannotSplit { family, reason: reason.to_owned() }),
+            None => Err(Error::UnknownFamily(family)),
+        }
+    }
+
+    /// The first condition that does not hold.
+    fn unmet(&self, header: &Header) -> Result<Option<&Condition>, Error> {
+        for condition in self.conditions {
+            if !condition.holds(header, self.architecture)? {
+                return Ok(Some(condition));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a stage behind the first begins with the layer before its own.
+    pub(crate) fn has_lead(&self) -> bool {
+        matches!(self.inject, Some(Inject::Lead(_)))
     }
 
     /// The names at the boundary behind a stage of `layers` layers.
@@ -223,7 +249,7 @@ impl Family {
             Tap::Layer(name) => format!("{name}-{}", layers.saturating_sub(1)),
             Tap::Last(name) => name.to_owned(),
         };
-        Boundary { tap, inject: self.inject }
+        Boundary { tap, inject: self.inject, keeps_rows: self.keeps_rows }
     }
 
     /// What looked-up embedding rows are multiplied with; `None` where rows are not a plain lookup.
@@ -243,6 +269,8 @@ impl Family {
         self.check_size(info.n_layer)?;
         let period = self.period(header, info)?;
         let mut cuts: Vec<u32> = (1..info.n_layer).filter(|cut| cut.is_multiple_of(period)).collect();
+        let last = self.last_cut(header, info)?;
+        cuts.retain(|cut| *cut <= last);
         if let Some(headless) = kinds::without_heads(header, info)? {
             cuts.retain(|cut| !headless.contains(cut));
         }
@@ -266,10 +294,13 @@ impl Family {
             return Ok(());
         }
         self.check_size(n_layer)?;
-        let period = self.period(header, info)?;
+        let (period, last) = (self.period(header, info)?, self.last_cut(header, info)?);
         for cut in [range.start(), range.end()] {
             if cut != n_layer && !cut.is_multiple_of(period) {
                 return bad(format!("it can be cut at multiples of {period} only, not at layer {cut}"));
+            }
+            if cut != n_layer && cut > last {
+                return bad(format!("its last layers use the keys and values of layers {last} and {}", last + 1));
             }
         }
         if self.no_stage_of.contains(&range.len()) {
@@ -289,7 +320,7 @@ impl Family {
     /// What every cut is a multiple of.
     fn period(&self, header: &Header, info: &ModelInfo) -> Result<u32, Error> {
         match self.cuts {
-            Cuts::Any => Ok(1),
+            Cuts::Any | Cuts::BeforeSharedKv => Ok(1),
             Cuts::MultipleOf(period) => Ok(period),
             Cuts::ExpertStep(period) => {
                 let key = format!("{}.interleave_moe_layer_step", info.architecture);
@@ -298,6 +329,16 @@ impl Family {
                 Ok(least_common_multiple(step, period))
             }
         }
+    }
+
+    /// The last layer at which it may be cut.
+    fn last_cut(&self, header: &Header, info: &ModelInfo) -> Result<u32, Error> {
+        let shared = match self.cuts {
+            Cuts::BeforeSharedKv => kinds::shared_kv(header, info)?,
+            _ => 0,
+        };
+        let own = info.n_layer.saturating_sub(shared);
+        Ok(if shared > 0 { own.saturating_sub(2) } else { own })
     }
 
     fn check_size(&self, n_layer: u32) -> Result<(), Error> {

@@ -4,12 +4,16 @@ use mesh_types::LayerRange;
 use mesh_types::chat::SamplingOverrides;
 
 use crate::error::{Error, HeaderError, KeyFault, TensorFault};
-use crate::family::{FAMILIES, Family, Kinds};
+use crate::family::{Family, Input};
 use crate::header::Header;
+use crate::memory::{self, LayerCache, Widths};
 use crate::metadata::Metadata;
 
 /// Most layers that llama.cpp can load (`LLAMA_MAX_LAYERS`); more is an assertion there.
 pub const MAX_LAYERS: u32 = 512;
+
+/// Tensors that belong to no layer, and have a share for each.
+const SHARED_OUT: [&str; 2] = ["per_layer_token_embd.weight", "per_layer_model_proj.weight"];
 
 /// What a header says about its model.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,8 +43,21 @@ pub struct ModelInfo {
     /// Bytes of the tensors that only the last stage needs: the head (the embedding where it is tied to it), and MTP
     /// layers.
     pub head_bytes: u64,
-    /// K and V values that each of the `n_layer` layers keeps per token (0: none, a recurrent layer).
-    pub layer_kv: Vec<u64>,
+    /// Bytes of the token embedding's table.
+    pub embedding_bytes: u64,
+    /// Bytes of what every stage keeps: tensors that belong to no layer, head and embedding apart.
+    pub shared_bytes: u64,
+    /// Whether the head is the embedding.
+    pub tied: bool,
+    /// What each of the `n_layer` layers keeps of sequences.
+    pub layer_cache: Vec<LayerCache>,
+    /// Whether the first stage of a split is fed with tokens.
+    pub(crate) takes_tokens: bool,
+    /// Whether later stages are as well, and begin with a layer more.
+    pub(crate) has_lead: bool,
+    /// Whether stages give all rows without marking them as outputs.
+    pub(crate) keeps_rows: bool,
+    pub(crate) widths: Widths,
 }
 
 impl ModelInfo {
@@ -53,6 +70,8 @@ impl ModelInfo {
         let architecture = metadata.require_str("general.architecture")?.to_owned();
         let key = |name: &str| format!("{architecture}.{name}");
         let (n_layer, n_nextn) = layer_counts(metadata, &architecture)?;
+        // A family that is unknown, or cannot be split, has no stages.
+        let family = Family::of(header).ok();
         let n_embd = positive(metadata, &key("embedding_length"))?;
         let mut info = Self {
             name: metadata.get("general.name").and_then(|name| name.as_str()).map(str::to_owned),
@@ -66,16 +85,19 @@ impl ModelInfo {
             total_bytes: 0,
             layer_bytes: vec![0; n_layer as usize],
             head_bytes: 0,
-            layer_kv: layer_kv(metadata, &architecture, n_layer, n_layer + n_nextn, n_embd)?,
+            embedding_bytes: 0,
+            shared_bytes: 0,
+            tied: header.tensor("output.weight").is_none(),
+            layer_cache: Vec::new(),
+            takes_tokens: family.is_some_and(|family| family.input == Input::Tokens),
+            has_lead: family.is_some_and(Family::has_lead),
+            keeps_rows: family.is_some_and(|family| family.keeps_rows),
+            widths: Widths::default(),
             architecture,
         };
         info.add_bytes(header)?;
-        if let Some(family) = FAMILIES.iter().find(|row| row.architecture == info.architecture)
-            && let Some(kinds) = Kinds::recurrent(header, family, &info)?
-        {
-            let recurrent = kinds.slice(0, n_layer).iter();
-            info.layer_kv.iter_mut().zip(recurrent).filter(|(_, is)| **is).for_each(|(values, _)| *values = 0);
-        }
+        info.layer_cache = memory::layer_cache(header, &info)?;
+        info.widths = memory::widths(header, &info)?;
         Ok(info)
     }
 
@@ -85,25 +107,26 @@ impl ModelInfo {
     }
 
     fn add_bytes(&mut self, header: &Header) -> Result<(), HeaderError> {
-        let tied = header.tensor("output.weight").is_none();
         for tensor in header.tensors() {
-            self.total_bytes = self.total_bytes.saturating_add(tensor.n_bytes());
-            let head = match layer_of(tensor.name()) {
+            let (name, bytes) = (tensor.name(), tensor.n_bytes());
+            self.total_bytes = self.total_bytes.saturating_add(bytes);
+            let add = |sum: &mut u64| *sum = sum.saturating_add(bytes);
+            match layer_of(name) {
                 Some((layer, _)) if layer >= self.n_layer_all() => {
-                    return Err(HeaderError::tensor(tensor.name(), TensorFault::Layer(self.n_layer_all())));
+                    return Err(HeaderError::tensor(name, TensorFault::Layer(self.n_layer_all())));
                 }
-                Some((layer, _)) => match self.layer_bytes.get_mut(layer as usize) {
-                    Some(bytes) => {
-                        *bytes = bytes.saturating_add(tensor.n_bytes());
-                        false
-                    }
-                    None => true,
-                },
-                None => tensor.name().starts_with("output") || (tied && tensor.name() == "token_embd.weight"),
-            };
-            if head {
-                self.head_bytes = self.head_bytes.saturating_add(tensor.n_bytes());
+                None if SHARED_OUT.contains(&name) => {
+                    let share = bytes.div_ceil(u64::from(self.n_layer));
+                    self.layer_bytes.iter_mut().for_each(|layer| *layer = layer.saturating_add(share));
+                }
+                Some((layer, _)) => add(self.layer_bytes.get_mut(layer as usize).unwrap_or(&mut self.head_bytes)),
+                None if name == "token_embd.weight" => add(&mut self.embedding_bytes),
+                None if name.starts_with("output") => add(&mut self.head_bytes),
+                None => add(&mut self.shared_bytes),
             }
+        }
+        if self.tied {
+            self.head_bytes = self.head_bytes.saturating_add(self.embedding_bytes);
         }
         Ok(())
     }
@@ -178,7 +201,12 @@ fn n_vocab(header: &Header, architecture: &str) -> Result<u32, HeaderError> {
 }
 
 /// Values of a key that is one number for all layers or an array with one entry a layer; `None` where it is absent.
-fn per_layer(metadata: &Metadata, key: &str, layers: u32, all: u32) -> Result<Option<Vec<u64>>, HeaderError> {
+pub(crate) fn per_layer(
+    metadata: &Metadata,
+    key: &str,
+    layers: u32,
+    all: u32,
+) -> Result<Option<Vec<u64>>, HeaderError> {
     let range = |value: i128| HeaderError::key(key, KeyFault::Range { value });
     match metadata.get(key) {
         Some(crate::Value::Array(array)) => {
@@ -193,18 +221,6 @@ fn per_layer(metadata: &Metadata, key: &str, layers: u32, all: u32) -> Result<Op
         }
         _ => Ok(metadata.u32(key)?.map(|value| vec![value.into(); layers as usize])),
     }
-}
-
-fn layer_kv(metadata: &Metadata, arch: &str, layers: u32, all: u32, n_embd: u32) -> Result<Vec<u64>, HeaderError> {
-    let key = |name: &str| format!("{arch}.attention.{name}");
-    let none = || vec![0; layers as usize];
-    let heads = per_layer(metadata, &key("head_count"), layers, all)?.unwrap_or_else(none);
-    let kv_heads = per_layer(metadata, &key("head_count_kv"), layers, all)?.unwrap_or_else(|| heads.clone());
-    // As llama.cpp: head sizes follow from the first layer's head count.
-    let head = heads.first().filter(|heads| **heads > 0).map_or(0, |heads| u64::from(n_embd) / heads);
-    let k = metadata.u32(&key("key_length"))?.map_or(head, u64::from);
-    let v = metadata.u32(&key("value_length"))?.map_or(head, u64::from);
-    Ok(kv_heads.iter().map(|heads| heads.saturating_mul(k.saturating_add(v))).collect())
 }
 
 fn sampling(metadata: &Metadata) -> Result<SamplingOverrides, HeaderError> {

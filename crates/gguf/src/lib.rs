@@ -2,7 +2,8 @@
 //! exactly into stages, plans and writes the slice of a layer range, and gives a source its identity.
 //!
 //! Owns: the GGUF format ([`header`], [`source`]), the family table ([`family`]), slices ([`mod@slice`]) and manifests
-//! ([`manifest`]). Does not own: loading a model (`kernels-ffi`), fetching bytes from peers, placement.
+//! ([`manifest`]), and what a stage takes in memory ([`memory`]). Does not own: loading a model (`kernels-ffi`), fetching
+//! bytes from peers, placement.
 //!
 //! Start with [`Source::open`] for a file on disk and [`Header::parse`] for a header that a peer sent; then
 //! [`ModelInfo::of`], [`SlicePlan::new`] and [`Manifest::compute`]. Pure: files through `std`, no clock, no runtime.
@@ -15,6 +16,7 @@ pub mod ggml;
 pub mod header;
 pub mod info;
 pub mod manifest;
+pub mod memory;
 pub mod metadata;
 pub mod slice;
 pub mod source;
@@ -32,9 +34,11 @@ pub use ggml::GgmlType;
 pub use header::{Header, TensorInfo};
 pub use info::{ModelInfo, allowed_cuts, check_range};
 pub use manifest::{CHUNK_BYTES, Manifest, ManifestCache};
+pub use memory::{Footprint, LayerCache, Room};
 pub use metadata::Metadata;
 pub use slice::{
-    Bytes, EmbeddingSource, MissingChunk, Part, SLICER_VERSION, SliceId, SliceKind, SlicePlan, SliceWriter, Unsynced,
+    Bytes, Columns, EmbeddingSource, MissingChunk, Part, SLICER_VERSION, SliceId, SliceKind, SlicePlan, SliceWriter,
+    Unsynced,
 };
 pub use source::Source;
 pub use value::{Array, Value, ValueType};

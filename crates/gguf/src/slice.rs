@@ -19,10 +19,14 @@ use crate::info::{ModelInfo, layer_of};
 use crate::source::Source;
 use crate::value::Value;
 use crate::{CHUNK_BYTES, Watch};
+use tensors::Tensors;
 
+mod columns;
 mod metadata;
+mod tensors;
 mod write;
 
+pub use columns::Columns;
 pub(crate) use write::partial_path;
 pub use write::{MissingChunk, SliceWriter, Unsynced};
 
@@ -30,7 +34,7 @@ pub use write::{MissingChunk, SliceWriter, Unsynced};
 pub const SLICER_VERSION: u32 = 2;
 
 /// The vocabulary of a stage that has neither tokens to look up nor a head; the loader insists on one.
-const SMALL_VOCABULARY: u32 = 32;
+pub(crate) const SMALL_VOCABULARY: u32 = 32;
 
 /// A key that nobody reads: its value fills the header.
 const PADDING_KEY: &str = "mesh.padding";
@@ -46,17 +50,20 @@ pub enum SliceKind {
     Whole,
     /// The first layers, fed with tokens: keeps vocabulary and embedding.
     Tokens,
+    /// Layers in the middle, fed with tokens beside rows: keeps vocabulary and embedding, begins with a layer more.
+    Led,
     /// Fed with rows, not last: no vocabulary to speak of. Also the first stage, where rows are a plain lookup.
     Rows,
-    /// The last layers, fed with rows: keeps vocabulary and head.
+    /// The last layers, fed with rows (and, where the middle is, with tokens): keeps vocabulary and head.
     Last,
 }
 
 impl SliceKind {
-    fn of(input: Input, range: LayerRange, n_layer: u32) -> Self {
+    fn of(family: &Family, range: LayerRange, n_layer: u32) -> Self {
         match (range.start() == 0, range.end() == n_layer) {
             (true, true) => Self::Whole,
-            (true, false) if input == Input::Tokens => Self::Tokens,
+            (true, false) if family.input == Input::Tokens => Self::Tokens,
+            (false, false) if family.has_lead() => Self::Led,
             (_, false) => Self::Rows,
             (false, true) => Self::Last,
         }
@@ -64,7 +71,7 @@ impl SliceKind {
 
     /// Whether hidden rows go in (`llama_batch.embd`), not tokens.
     pub fn takes_rows(self) -> bool {
-        matches!(self, Self::Rows | Self::Last)
+        matches!(self, Self::Rows | Self::Led | Self::Last)
     }
 
     /// Whether logits come out, not rows.
@@ -80,6 +87,13 @@ pub enum Bytes {
     Source {
         /// Its index.
         tensor: usize,
+    },
+    /// Some columns of that tensor.
+    Columns {
+        /// Its index.
+        tensor: usize,
+        /// Which ones.
+        columns: Columns,
     },
     /// Zeros, left as a hole in the file.
     Hole,
@@ -99,11 +113,21 @@ pub struct Part {
 }
 
 impl Part {
-    /// Number of chunks (of [`CHUNK_BYTES`], the last may be shorter) that it is copied in; 0 for a hole.
+    /// Bytes of the source that it is made from.
+    pub fn source_len(&self) -> u64 {
+        match self.bytes {
+            Bytes::Source { .. } => self.len,
+            Bytes::Columns { columns, .. } => columns.source_len(),
+            Bytes::Hole => 0,
+        }
+    }
+
+    /// Number of chunks of the source's tensor ([`CHUNK_BYTES`], the last may be shorter) that it is made from; 0 for a
+    /// hole.
     pub fn chunks(&self) -> u64 {
         match self.bytes {
-            Bytes::Source { .. } => self.len.div_ceil(CHUNK_BYTES),
             Bytes::Hole => 0,
+            _ => self.source_len().div_ceil(CHUNK_BYTES),
         }
     }
 }
@@ -133,7 +157,7 @@ impl SlicePlan {
         check_tensors(header, &info, cut)?;
 
         let metadata = metadata::cut(header, family, &info, cut)?;
-        let (tensors, sources) = cut_tensors(header, &info, cut)?;
+        let (tensors, sources) = Tensors::cut(header, &info, cut)?;
         let sliced = aligned(Header::build(metadata, tensors)?, header, &sources)?;
         let parts: Vec<Part> = sliced
             .tensors()
@@ -146,12 +170,11 @@ impl SlicePlan {
                 bytes,
             })
             .collect();
-        let copied = parts.iter().filter(|part| part.bytes != Bytes::Hole);
         Ok(Self {
             range,
             kind: cut.kind,
             boundary: family.boundary(cut.layers()),
-            weight_bytes: copied.map(|part| part.len).sum(),
+            weight_bytes: parts.iter().map(Part::source_len).sum(),
             file_len: sliced.data_offset() + sliced.data_len(),
             header: sliced.to_bytes(),
             parts,
@@ -188,7 +211,7 @@ impl SlicePlan {
         self.file_len
     }
 
-    /// Bytes that come from the source: what a worker fetches, and about what the stage takes in memory.
+    /// Bytes of the source that it is made from: what a worker fetches.
     pub fn weight_bytes(&self) -> u64 {
         self.weight_bytes
     }
@@ -282,16 +305,20 @@ impl EmbeddingSource {
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     kind: SliceKind,
+    /// The first layer of the slice: the stage's own, or the one before it.
     start: u32,
     /// One past the last layer; for the last stage that includes the layers that predict further tokens.
     end: u32,
+    /// Whether the first layer is not the stage's own, and has no weights.
+    lead: bool,
 }
 
 impl Cut {
     fn new(info: &ModelInfo, family: &Family, range: LayerRange) -> Self {
-        let kind = SliceKind::of(family.input, range, info.n_layer);
+        let kind = SliceKind::of(family, range, info.n_layer);
         let end = if kind.has_head() { info.n_layer_all() } else { range.end() };
-        Self { kind, start: range.start(), end }
+        let lead = family.has_lead() && range.start() > 0;
+        Self { kind, start: range.start() - u32::from(lead), end, lead }
     }
 
     fn layers(self) -> u32 {
@@ -350,57 +377,6 @@ fn aligned(sliced: Header, source: &Header, bytes: &[Bytes]) -> Result<Header, H
         }
         _ => Ok(sliced),
     }
-}
-
-/// The slice's tensors, and where the bytes of each come from.
-fn cut_tensors(header: &Header, info: &ModelInfo, cut: Cut) -> Result<(Vec<TensorInfo>, Vec<Bytes>), HeaderError> {
-    let untied = header.tensor("output.weight").is_some();
-    let (mut tensors, mut sources) = (Vec::new(), Vec::new());
-    for (index, tensor) in header.tensors().iter().enumerate() {
-        let (sliced, bytes) = match (tensor.name(), cut.kind) {
-            ("token_embd.weight" | "output.weight" | "output.bias", SliceKind::Rows) => (shrunk(tensor)?, Bytes::Hole),
-            ("token_embd.weight", SliceKind::Last) if untied => (tensor.clone(), Bytes::Hole),
-            ("output.weight" | "output.bias", SliceKind::Tokens) => (tensor.clone(), Bytes::Hole),
-            // Added to whatever comes in, rows as well.
-            ("position_embd.weight", _) if cut.start > 0 => (tensor.clone(), Bytes::Hole),
-            (name, _) => match layer_of(name) {
-                Some((layer, _)) if !cut.contains(layer) => continue,
-                Some((layer, rest)) => {
-                    let name = format!("blk.{}.{rest}", layer - cut.start);
-                    let renamed = TensorInfo::new(&name, tensor.dims(), tensor.ggml_type())?;
-                    (renamed, Bytes::Source { tensor: index })
-                }
-                None => (tensor.clone(), Bytes::Source { tensor: index }),
-            },
-        };
-        check_vocabulary(&sliced, info, cut.kind)?;
-        tensors.push(sliced);
-        sources.push(bytes);
-    }
-    Ok((tensors, sources))
-}
-
-/// The stand-in for a tensor whose last dimension is the vocabulary.
-fn shrunk(tensor: &TensorInfo) -> Result<TensorInfo, HeaderError> {
-    let mut dims = tensor.dims().to_vec();
-    if let Some(last) = dims.last_mut() {
-        *last = SMALL_VOCABULARY.into();
-    }
-    TensorInfo::new(tensor.name(), &dims, GgmlType::F32)
-}
-
-/// A stage with a small vocabulary cannot keep a tensor over the large one: the loader would refuse its shape.
-fn check_vocabulary(tensor: &TensorInfo, info: &ModelInfo, kind: SliceKind) -> Result<(), HeaderError> {
-    let vocabulary = u64::from(info.n_vocab);
-    let global = layer_of(tensor.name()).is_none();
-    // A vocabulary as small as the row is wide tells nothing.
-    let distinct = info.n_vocab != info.n_embd;
-    if kind == SliceKind::Rows && global && distinct && tensor.dims().last() == Some(&vocabulary) {
-        let expected = vec![u64::from(SMALL_VOCABULARY)];
-        let why = TensorFault::Mismatch { found: tensor.dims().to_vec(), expected };
-        return Err(HeaderError::tensor(tensor.name(), why));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -14,6 +14,9 @@ pub enum Input<'a> {
     /// Hidden rows, as above, that are written over the injected tensor, while the graph is fed with token 0 in every
     /// place: for families that take rows for an image, or not at all.
     Covered(&'a [f32]),
+    /// Hidden rows that are written over the injected tensor, while the graph is fed with these tokens, one per place:
+    /// for families that make something of the tokens for every layer.
+    Beside(&'a [f32], &'a [i32]),
 }
 
 /// Where one token of a decode belongs.
@@ -70,7 +73,7 @@ impl Scratch {
         self.output.clear();
         self.output.extend(input.places.iter().map(|place| i8::from(place.output)));
         let (token, embd) = match input.input {
-            Input::Tokens(tokens) => (tokens.as_ptr().cast_mut(), std::ptr::null_mut()),
+            Input::Tokens(tokens) | Input::Beside(_, tokens) => (tokens.as_ptr().cast_mut(), std::ptr::null_mut()),
             Input::Rows(rows) => (std::ptr::null_mut(), self.pad_rows(rows, model).as_ptr().cast_mut()),
             Input::Covered(_) => {
                 self.placeholders.clear();

@@ -16,7 +16,7 @@ use crate::script::{ModelScript, ScriptError};
 use crate::settings::ModelSettings;
 
 /// Tokens that one sequence can hold where the model could hold more and nobody said otherwise.
-const DEFAULT_CONTEXT: u32 = 8192;
+pub(crate) const DEFAULT_CONTEXT: u32 = 8192;
 
 /// Bytes of answers that are remembered.
 const LEDGER: usize = 32 << 20;

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use mesh_engine::StageSpec;
 use mesh_engine::llama::{Compute, Limits, LlamaStageConfig, SliceOf};
-use mesh_gguf::{EmbeddingSource, Error, Header, ModelInfo, SlicePlan, Source};
+use mesh_gguf::{EmbeddingSource, Error, Footprint, Header, ModelInfo, SlicePlan, Source};
 use mesh_routing::plan::{LayerCost, ModelShape, Parts};
 use mesh_types::{ByteSize, LayerRange, ModelId};
 
-/// What llama.cpp takes beside weights and KV: compute buffers and the runtime.
-const COMPUTE_BUFFERS: u64 = 300 << 20;
+/// What a stage's process takes beside what is reckoned from the model: code, vocabulary, threads, rows on their way.
+const RUNTIME: u64 = 64 << 20;
 
 /// Which stage, and how much room it gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +34,7 @@ impl StagePlan {
             spec: self.spec(info),
             model_path: source.path().to_owned(),
             tap: None,
+            keeps_rows: false,
             inject: None,
             embedding: None,
             compute,
@@ -59,20 +60,57 @@ impl StagePlan {
         Ok(LlamaStageConfig::slice(of, &path, self.limits, compute))
     }
 
-    /// About the memory that the stage takes: weights, KV cache, compute buffers.
-    pub fn memory(&self, info: &ModelInfo) -> ByteSize {
-        shape(info, self.limits, Vec::new()).memory(self.layers)
+    /// About the memory that the stage takes where it computes so.
+    pub fn memory(&self, info: &ModelInfo, compute: &Compute) -> ByteSize {
+        ByteSize(info.footprint(self.layers, &self.limits.room(compute)).total().saturating_add(RUNTIME))
     }
 }
 
-/// What the model weighs, layer by layer, for stages that hold as much as `limits` says. KV at two bytes a value.
-pub fn shape(info: &ModelInfo, limits: Limits, cuts: Vec<u32>) -> ModelShape {
-    let cells = u64::from(limits.n_cells);
-    let layers: Vec<LayerCost> = info
-        .layer_bytes
-        .iter()
-        .zip(&info.layer_kv)
-        .map(|(weights, kv)| LayerCost { weights: *weights, cache: kv.saturating_mul(cells).saturating_mul(2) })
-        .collect();
-    ModelShape::new(&layers, Parts { first: 0, head: info.head_bytes, buffers: COMPUTE_BUFFERS }, cuts)
+/// What the model weighs, layer by layer, for stages that hold as much as `limits` says and compute so.
+pub fn shape(info: &ModelInfo, limits: Limits, compute: &Compute, cuts: Vec<u32>) -> ModelShape {
+    let room = limits.room(compute);
+    let footprint = |start, end| LayerRange::new(start, end).map(|layers| info.footprint(layers, &room));
+    let layer = |layer| {
+        let alone = footprint(layer, layer + 1).unwrap_or_default();
+        let weights = info.layer_bytes.get(layer as usize).copied().unwrap_or(0);
+        LayerCost { weights, cache: alone.cache.saturating_add(alone.state) }
+    };
+    let layers: Vec<LayerCost> = (0..info.n_layer).map(layer).collect();
+    let whole = footprint(0, info.n_layer).unwrap_or_default();
+    // A stage without the head; all layers but one, so that it has layers of every kind.
+    let middle = footprint(1, info.n_layer - 1).unwrap_or(whole);
+    let buffers =
+        middle.compute.saturating_add(middle.output).saturating_add(info.every_stage_bytes()).saturating_add(RUNTIME);
+    let of_graph = |footprint: Footprint| footprint.compute.saturating_add(footprint.output);
+    let first = info.first_bytes();
+    let parts = Parts {
+        first,
+        whole: if info.tied { 0 } else { info.embedding_bytes.saturating_sub(first) },
+        head: info.head_bytes,
+        logits: of_graph(whole).saturating_sub(of_graph(middle)),
+        buffers,
+    };
+    ModelShape::new(&layers, parts, cuts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the planner adds up is what a stage is reckoned to take.
+    #[test]
+    fn the_planner_reckons_as_the_stages_do() {
+        for name in [mesh_engine::testkit::SMOLLM2, mesh_engine::testkit::GEMMA3] {
+            let source = Source::open(&mesh_engine::testkit::model_path(name)).unwrap();
+            let info = ModelInfo::of(source.header()).unwrap();
+            let (limits, compute) = (Limits::for_parallel(4, 4096, 512, &info), Compute::with_threads(1));
+            let shape = shape(&info, limits, &compute, Vec::new());
+            for (start, end) in [(0, info.n_layer), (0, 7), (7, 14), (10, info.n_layer)] {
+                let layers = LayerRange::new(start, end).unwrap();
+                let plan = StagePlan { model: ModelId::from("m"), layers, limits };
+                let (stage, planned) = (plan.memory(&info, &compute).0 as f64, shape.memory(layers).0 as f64);
+                assert!((0.95..1.15).contains(&(planned / stage)), "{name} {layers}: {planned} for {stage}");
+            }
+        }
+    }
 }

@@ -119,12 +119,12 @@ impl Loading {
         let manifest = self.fetcher.manifest(&wanted.slice).await.map_err(|e| e.to_string())?;
         let info = ModelInfo::of(manifest.header()).map_err(|e| e.to_string())?;
         let plan = StagePlan { model: wanted.model, layers: wanted.slice.layers, limits: wanted.limits };
-        let memory = plan.memory(&info);
+        let compute = Compute { kv_type: wanted.kv_type, ..self.compute.clone() };
+        let memory = plan.memory(&info, &compute);
         self.host.check_room(memory)?;
         let expected = self.host.expect(&wanted.id, &plan.model, plan.layers, memory);
         let slice = self.fetch(wanted.slice, Arc::clone(&manifest), (events, &expected)).await?;
         send(events, Event::Loading(v1::Loading {})).await;
-        let compute = Compute { kv_type: wanted.kv_type, ..self.compute.clone() };
         let path = slice.path().to_owned();
         let config = plan.sliced(manifest.header(), path, None, compute).map_err(|e| e.to_string())?;
         let loaded = self.host.load(wanted.id, &config, memory, Some(slice)).await;

@@ -102,6 +102,7 @@ impl Supervisor {
         }
         let plan = self.plan(layers);
         let (source, compute) = (&self.model.source, self.parts.settings.compute.clone());
+        let memory = plan.memory(&self.model.info, &compute);
         let mut lease = None;
         let config = if whole {
             plan.whole(source, &self.model.info, compute)
@@ -111,7 +112,6 @@ impl Supervisor {
             lease = Some(slice);
             config
         };
-        let memory = plan.memory(&self.model.info);
         Ok(self.parts.host.load(id.clone(), &config, memory, lease).await?)
     }
 

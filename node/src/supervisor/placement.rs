@@ -71,7 +71,7 @@ pub fn check_split(model: &ServedModel, split: &Split) -> Result<(), PlaceError>
 /// What `model` weighs under these settings. A family that cannot be split has no cuts.
 pub fn shape_of(model: &ServedModel, settings: &StageSettings) -> ModelShape {
     let cuts = allowed_cuts(model.source.header()).unwrap_or_default();
-    shape(&model.info, limits(model, settings), cuts)
+    shape(&model.info, limits(model, settings), &settings.compute, cuts)
 }
 
 fn limits(model: &ServedModel, settings: &StageSettings) -> Limits {

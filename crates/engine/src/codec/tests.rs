@@ -139,6 +139,7 @@ fn any_command() -> impl Strategy<Value = Frame> {
             to: SeqId(to),
             len
         }),
+        any::<u32>().prop_map(|seq| Command::Checkpoint { seq: SeqId(seq) }),
         any::<u32>().prop_map(|seq| Command::Close { seq: SeqId(seq) }),
         (any::<u32>(), any::<u32>()).prop_map(|(seq, len)| Command::Retain { seq: SeqId(seq), len }),
     ]

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use kernels_ffi::{FlashAttention, KvType, TableLayout};
-use mesh_gguf::{EmbeddingSource, Inject, ModelInfo, SlicePlan, Source};
+use mesh_gguf::{EmbeddingSource, GgmlType, Inject, ModelInfo, Room, SlicePlan, Source};
 use mesh_types::{LayerRange, ModelId};
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,8 @@ pub struct LlamaStageConfig {
     pub model_path: PathBuf,
     /// Tensor that holds the rows which leave; `None` if and only if the stage is the last.
     pub tap: Option<String>,
+    /// Whether rows leave that way even if no logits are wanted of them.
+    pub keeps_rows: bool,
     /// Where the rows which come in are written into the graph; `None` where the batch's embeddings are the rows.
     pub inject: Option<Injection>,
     /// Where a first stage that is fed with rows finds them; `None` where it is fed with tokens.
@@ -32,16 +34,31 @@ pub struct LlamaStageConfig {
 pub struct Injection {
     /// Its name.
     pub tensor: String,
-    /// Whether the graph is fed with placeholder tokens meanwhile, not with the rows.
-    pub over_tokens: bool,
+    /// What the graph is fed with meanwhile.
+    pub fed: Fed,
+}
+
+/// What a graph is fed with while rows are written into it further behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fed {
+    /// The rows.
+    Rows,
+    /// Some token for each.
+    Placeholders,
+    /// The tokens that they belong to. The file has a layer more than the stage, before the others: its result is what
+    /// the rows replace.
+    Tokens,
 }
 
 impl Injection {
     fn of(inject: Inject, spec: &StageSpec) -> Option<Self> {
         match inject {
             Inject::Behind(_) if spec.is_first() => None,
-            Inject::Behind(tensor) => Some(Self { tensor: tensor.to_owned(), over_tokens: false }),
-            Inject::Over(tensor) => Some(Self { tensor: tensor.to_owned(), over_tokens: true }),
+            Inject::Behind(tensor) => Some(Self { tensor: tensor.to_owned(), fed: Fed::Rows }),
+            Inject::Over(tensor) => Some(Self { tensor: tensor.to_owned(), fed: Fed::Placeholders }),
+            Inject::Lead(_) if spec.is_first() => None,
+            Inject::Lead(tensor) => Some(Self { tensor: tensor.to_owned(), fed: Fed::Tokens }),
         }
     }
 }
@@ -104,6 +121,20 @@ impl Limits {
         let slots = if keeps_running_state(&info.architecture) { 1 } else { SLOTS_PER_RUN };
         let n_seq = parallel.saturating_mul(slots).min(MAX_SLOTS).max(parallel);
         Self { n_ctx, n_seq, n_batch, n_cells: n_ctx.saturating_mul(parallel) }
+    }
+
+    /// What memory is to be reckoned for, where a stage within these limits computes so.
+    pub fn room(self, compute: &Compute) -> Room {
+        let named = |name: &str| GgmlType::all().iter().find(|kind| kind.name() == name).copied();
+        Room {
+            cells: self.n_cells,
+            sequences: self.n_seq,
+            batch: self.n_batch,
+            logits: self.n_seq.saturating_add(compute.max_logits_rows),
+            // Every type of the cache is one of files.
+            cache_type: named(compute.kv_type.name()).unwrap_or(GgmlType::F32),
+            fused_attention: compute.flash_attention != FlashAttention::Off,
+        }
     }
 
     /// The stage with `layers` of a model, held by llama.cpp within these limits.
@@ -217,7 +248,8 @@ impl LlamaStageConfig {
         let info = ModelInfo::of(source.header()).map_err(|error| load(error.to_string()))?;
         let layers = LayerRange::new(0, info.n_layer).ok_or_else(|| load("a model without layers".to_owned()))?;
         let spec = limits.spec(model, &info, layers);
-        Ok(Self { spec, model_path: path.to_owned(), tap: None, inject: None, embedding: None, compute })
+        let model_path = path.to_owned();
+        Ok(Self { spec, model_path, tap: None, keeps_rows: false, inject: None, embedding: None, compute })
     }
 
     /// One slice of a split model, which lies at `path`.
@@ -230,6 +262,7 @@ impl LlamaStageConfig {
             spec,
             model_path: path.to_owned(),
             tap: (!kind.has_head()).then(|| boundary.tap.clone()),
+            keeps_rows: boundary.keeps_rows,
             compute,
         }
     }

@@ -1,49 +1,45 @@
-//! What a frame does to the context: the stage without its thread and links.
+//! What a micro-batch does to the context: the stage without its thread and links. What a command does to its sequences
+//! is in `llama/sequences.rs`.
 
 use kernels_ffi::{
-    Context, ContextParams, DecodeError, DecodeInput, EmbeddingTable, Input, Model, ModelParams, Place, Vocab,
+    Allocated, Context, ContextParams, DecodeError, DecodeInput, EmbeddingTable, Input, Model, ModelParams, Place,
+    Vocab,
 };
 use mesh_types::TokenId;
 
-use super::config::LlamaStageConfig;
+use super::config::{Fed, LlamaStageConfig};
+use super::sequences::Slot;
 use crate::constraint::{Enforcer, Lexicon};
 use crate::error::StageError;
-use crate::frame::{Command, Frame, MicroBatch, Open, Output, Rows, Segment, SeqId, StepFailure, StepResult, Want};
-use crate::run::{Drawn, Run};
+use crate::frame::{Frame, MicroBatch, Output, Rows, Segment, StepFailure, StepResult, Want};
+use crate::run::Drawn;
 use crate::sampling::Drawer;
 use crate::stage::StageSpec;
 
 /// A loaded stage.
 pub(super) struct Engine {
-    spec: StageSpec,
-    context: Context,
+    pub(super) spec: StageSpec,
+    pub(super) context: Context,
     /// Makes the rows of a first stage that is fed with rows.
     embedding: Option<EmbeddingTable>,
-    /// Whether rows enter the graph over placeholder tokens.
-    over_tokens: bool,
+    /// What the graph is fed with where rows enter it.
+    fed: Fed,
+    /// Whether rows leave without being marked as outputs.
+    keeps_rows: bool,
     /// Whether sequences are decoded one after the other: llama.cpp reorders the tokens of a micro-batch for recurrent
     /// layers, and tapped rows with them.
     one_by_one: bool,
     /// Of the last stage.
-    head: Option<Head>,
-    slots: Vec<Slot>,
+    pub(super) head: Option<Head>,
+    pub(super) slots: Vec<Slot>,
     places: Vec<Place>,
     tokens: Vec<i32>,
 }
 
 /// What draws tokens.
-struct Head {
+pub(super) struct Head {
     drawer: Drawer,
-    enforcer: Enforcer,
-}
-
-#[derive(Default)]
-struct Slot {
-    /// Positions held.
-    len: u32,
-    /// Set where recurrent layers hold positions that should have been cut off; only emptying the slot helps.
-    spoilt: bool,
-    run: Option<Run>,
+    pub(super) enforcer: Enforcer,
 }
 
 /// What came of a micro-batch so far.
@@ -76,7 +72,8 @@ impl Engine {
             context,
             embedding,
             one_by_one: model.is_recurrent() && !(spec.is_first() && spec.is_last()),
-            over_tokens: config.inject.as_ref().is_some_and(|inject| inject.over_tokens),
+            fed: config.inject.as_ref().map_or(Fed::Rows, |inject| inject.fed),
+            keeps_rows: config.keeps_rows,
             head,
             slots: (0..spec.n_seq).map(|_| Slot::default()).collect(),
             spec: spec.clone(),
@@ -87,6 +84,10 @@ impl Engine {
 
     pub(super) fn weight_bytes(&self) -> u64 {
         self.context.model().size_bytes()
+    }
+
+    pub(super) fn allocated(&self) -> Allocated {
+        self.context.allocated()
     }
 
     /// Empties all slots, for a link whose computations `abort` ends.
@@ -112,62 +113,6 @@ impl Engine {
             Frame::Failure(_) => Err(StageError::InvalidFrame("a failure into the first stage".to_owned())),
             Frame::Result(_) => Err(StageError::InvalidFrame("a result on the way down".to_owned())),
         }
-    }
-
-    fn command(&mut self, command: &Command) -> Result<(), StageError> {
-        match command {
-            Command::Open(open) => {
-                let Open { seq, request, .. } = &**open;
-                if self.slot(*seq).run.is_some() {
-                    return Err(StageError::InvalidFrame(format!("slot {} is open already", seq.0)));
-                }
-                let enforcer = self.head.as_mut().map(|head| &mut head.enforcer);
-                let run = Run::new((**open).clone(), &self.spec, enforcer);
-                self.slot(*seq).run = Some(run);
-                tracing::debug!(%request, slot = seq.0, layers = %self.spec.layers, "run opened");
-            }
-            Command::Truncate { seq, len } => self.truncate(*seq, *len),
-            Command::Copy { from, to, len } => self.copy(*from, *to, *len),
-            Command::Close { seq } => {
-                self.context.clear_seq(seq.0);
-                *self.slot(*seq) = Slot::default();
-            }
-            Command::Retain { seq, len } => {
-                self.slot(*seq).run = None;
-                self.truncate(*seq, *len);
-            }
-        }
-        Ok(())
-    }
-
-    fn truncate(&mut self, seq: SeqId, len: u32) {
-        if len >= self.slot(seq).len {
-            return;
-        }
-        // What a sliding window needs may have been overwritten meanwhile.
-        let cut = len > 0 && self.context.truncate(seq.0, len) && self.context.can_continue(seq.0, len);
-        if len == 0 {
-            self.context.clear_seq(seq.0);
-        }
-        let slot = self.slot(seq);
-        slot.len = len;
-        slot.spoilt = len > 0 && !cut;
-        slot.run.iter_mut().for_each(|run| run.truncate(len));
-    }
-
-    fn copy(&mut self, from: SeqId, to: SeqId, len: u32) {
-        if from != to {
-            let Slot { len: held, spoilt, .. } = *self.slot(from);
-            self.context.clear_seq(to.0);
-            let recurrent = self.context.model().is_recurrent();
-            self.context.copy_seq(from.0, to.0, len.min(held));
-            let slot = self.slot(to);
-            (slot.len, slot.spoilt) = (held, spoilt);
-            if !recurrent {
-                slot.len = slot.len.min(len);
-            }
-        }
-        self.truncate(to, len);
     }
 
     fn batch(&mut self, batch: MicroBatch) -> Result<Frame, StageError> {
@@ -228,10 +173,12 @@ impl Engine {
         let places = first..first + segments.iter().map(|segment| segment.len as usize).sum::<usize>();
         let n_embd = self.spec.n_embd as usize;
         let rows = rows.map(|rows| &rows[places.start * n_embd..places.end * n_embd]);
-        let input = match rows {
-            Some(rows) if self.over_tokens => Input::Covered(rows),
-            Some(rows) => Input::Rows(rows),
-            None => Input::Tokens(&self.tokens[places.clone()]),
+        let tokens = &self.tokens[places.clone()];
+        let input = match (rows, self.fed) {
+            (Some(rows), Fed::Rows) => Input::Rows(rows),
+            (Some(rows), Fed::Placeholders) => Input::Covered(rows),
+            (Some(rows), Fed::Tokens) => Input::Beside(rows, tokens),
+            (None, _) => Input::Tokens(tokens),
         };
         let decoded = self.context.decode(&DecodeInput { input, places: &self.places[places] });
         let mut first = first;
@@ -284,7 +231,7 @@ impl Engine {
         for segment in &batch.segments {
             let end = segment.start + segment.len;
             let output = |pos| match segment.want {
-                _ if !is_last => true,
+                _ if !is_last => !self.keeps_rows,
                 Want::Nothing => false,
                 Want::Token => pos + 1 == end,
                 Want::Logits => true,
@@ -342,10 +289,6 @@ impl Engine {
             false => format!("{error} (requests {})", requests.join(", ")),
         }
     }
-
-    fn slot(&mut self, seq: SeqId) -> &mut Slot {
-        &mut self.slots[seq.0 as usize] // checked against the spec with the frame
-    }
 }
 
 fn no_logits() -> Stop {
@@ -391,15 +334,17 @@ fn check_model(config: &LlamaStageConfig, model: &Model) -> Result<(), StageErro
         let path = config.model_path.display();
         Err(StageError::Load(format!("{path} has {found} {what} where {expected} belong")))
     };
+    let beside_tokens = config.inject.as_ref().is_some_and(|inject| inject.fed == Fed::Tokens);
+    let layers = spec.layers.len() + u32::from(beside_tokens);
     // Layers that predict further tokens stay with the last stage and may be counted.
-    if model.n_layer() != spec.layers.len() && !(spec.is_last() && model.n_layer() > spec.layers.len()) {
-        return wrong("layers", model.n_layer(), spec.layers.len());
+    if model.n_layer() != layers && !(spec.is_last() && model.n_layer() > layers) {
+        return wrong("layers", model.n_layer(), layers);
     }
     if model.n_embd() != spec.n_embd {
         return wrong("values in a row", model.n_embd(), spec.n_embd);
     }
     let takes_tokens = spec.is_first() && config.embedding.is_none();
-    if (takes_tokens || spec.is_last()) && model.n_vocab() != spec.n_vocab {
+    if (takes_tokens || beside_tokens || spec.is_last()) && model.n_vocab() != spec.n_vocab {
         return wrong("tokens in its vocabulary", model.n_vocab(), spec.n_vocab);
     }
     Ok(())
@@ -418,7 +363,11 @@ fn open_head(spec: &StageSpec, model: &Model) -> Result<Option<Head>, StageError
 
 fn context_params(config: &LlamaStageConfig) -> Result<ContextParams, StageError> {
     let (spec, compute) = (&config.spec, &config.compute);
-    let n_outputs = if spec.is_last() { compute.max_logits_rows.saturating_add(spec.n_seq) } else { spec.n_batch };
+    let n_outputs = match (spec.is_last(), config.keeps_rows) {
+        (true, _) => compute.max_logits_rows.saturating_add(spec.n_seq),
+        (false, true) => spec.n_seq,
+        (false, false) => spec.n_batch,
+    };
     Ok(ContextParams {
         n_cells: spec.n_cells,
         n_seq: spec.n_seq,

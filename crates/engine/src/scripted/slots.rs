@@ -4,7 +4,7 @@ use mesh_types::TokenId;
 
 use super::mix;
 use crate::error::StageError;
-use crate::frame::{Command, MicroBatch, SeqId};
+use crate::frame::{CHECKPOINTS, Command, MicroBatch, SeqId};
 use crate::stage::StageSpec;
 
 /// All slots of a link. Indices were checked against the spec before they come here.
@@ -23,6 +23,8 @@ struct Slot {
     prompt_len: Option<u32>,
     /// It should have been cut back, and could not.
     spoilt: bool,
+    /// The lengths that it can be cut back to nevertheless.
+    checkpoints: Vec<u32>,
 }
 
 impl Slots {
@@ -51,14 +53,29 @@ impl Slots {
                 self.slots[seq.0 as usize].prompt_len = None;
                 self.truncate(seq, len);
             }
+            Command::Checkpoint { seq } => self.checkpoint(seq),
         }
         Ok(())
     }
 
+    fn checkpoint(&mut self, seq: SeqId) {
+        let slot = &mut self.slots[seq.0 as usize];
+        let len = slot.tokens.len() as u32; // at most `n_ctx`
+        if len == 0 || slot.spoilt {
+            return;
+        }
+        slot.checkpoints.retain(|held| *held != len);
+        slot.checkpoints.push(len);
+        let surplus = slot.checkpoints.len().saturating_sub(CHECKPOINTS);
+        slot.checkpoints.drain(..surplus);
+    }
+
     fn truncate(&mut self, seq: SeqId, len: u32) {
         let slot = &mut self.slots[seq.0 as usize];
-        slot.spoilt |= !self.cuts_back && (len as usize) < slot.tokens.len();
+        let cuts_back = self.cuts_back || slot.checkpoints.contains(&len);
+        slot.spoilt |= !cuts_back && (len as usize) < slot.tokens.len();
         slot.spoilt &= len > 0;
+        slot.checkpoints.retain(|held| *held <= len);
         slot.tokens.truncate(len as usize);
         slot.hashes.truncate(len as usize);
     }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use kernels_ffi::synth;
+use kernels_ffi::synth::{self, Weight};
 use mesh_gguf::{GgmlType, Header, TensorInfo};
 
 use crate::recipe::Case;
@@ -21,15 +21,34 @@ pub(crate) fn write(case: &Case, seed: u64, path: &Path) {
     let unasked =
         |name: &str| further.is_some() && name.starts_with(&format!("blk.{last}.")) && name.ends_with("scale");
     weights.retain(|weight| !case.without.contains(&weight.name.as_str()) && !unasked(&weight.name));
-    let f32 = GgmlType::from_id(0).unwrap();
-    let tensors = weights.iter().map(|weight| TensorInfo::new(&weight.name, &weight.dims, f32).unwrap()).collect();
-    let header = Header::build(metadata, tensors).unwrap();
+    let types: Vec<GgmlType> =
+        weights.iter().enumerate().map(|(index, weight)| stored_as(case, index, weight)).collect();
+    let info = |(weight, kind): (&Weight, &GgmlType)| TensorInfo::new(&weight.name, &weight.dims, *kind).unwrap();
+    let header = Header::build(metadata, weights.iter().zip(&types).map(info).collect()).unwrap();
     let mut file = std::io::BufWriter::new(std::fs::File::create(path).unwrap());
     file.write_all(&header.to_bytes()).unwrap();
-    for weight in &weights {
-        let bytes: Vec<u8> = weight.values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    for (weight, kind) in weights.iter().zip(&types) {
+        let bytes = synth::quantized(&weight.values, weight.dims[0] as usize, kind.id()).unwrap();
         file.write_all(&bytes).unwrap();
         file.write_all(&vec![0; bytes.len().next_multiple_of(header.alignment() as usize) - bytes.len()]).unwrap();
     }
     file.flush().unwrap();
 }
+
+/// Matrices are stored in the case's types, in turn; vectors, and rows that are no whole blocks, as floats, which is
+/// what a quantised file does as well.
+fn stored_as(case: &Case, index: usize, weight: &Weight) -> GgmlType {
+    let named = |name: &str| *GgmlType::all().iter().find(|kind| kind.name() == name).unwrap();
+    let matrix = weight.dims.len() > 1
+        && weight.name.ends_with(".weight")
+        && !FLOATS.iter().any(|part| weight.name.contains(part));
+    let experts = weight.name.contains("_exps.");
+    let of_experts = case.experts_as.filter(|_| experts).map(named);
+    let in_turn = || (!case.stored_as.is_empty()).then(|| named(case.stored_as[index % case.stored_as.len()]));
+    let kind =
+        of_experts.or_else(in_turn).filter(|kind| matrix && weight.dims[0].is_multiple_of(kind.block_size().into()));
+    kind.unwrap_or(GgmlType::F32)
+}
+
+/// Parts of the names of matrices that files do not quantise, since llama.cpp computes with them in other ways.
+const FLOATS: &[&str] = &["ssm_", "shortconv", "ffn_gate_inp", "_norm", "rope_f", "position_embd"];

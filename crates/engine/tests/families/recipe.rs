@@ -1,6 +1,7 @@
 //! What the test models are: for each family the metadata of a small one, eight layers with the mixture of layers that
 //! the family's real models have.
 
+use kernels_ffi::KvType;
 use mesh_gguf::{Array, Metadata, Value};
 
 pub(crate) const N_LAYER: u32 = 8;
@@ -13,6 +14,12 @@ pub(crate) struct Case {
     pub(crate) variant: &'static str,
     /// Optional tensors that it does without.
     pub(crate) without: &'static [&'static str],
+    /// The types of its matrices, in turn; none: floats.
+    pub(crate) stored_as: &'static [&'static str],
+    /// The type of its experts' matrices, where that is another one.
+    pub(crate) experts_as: Option<&'static str>,
+    /// Type of the cache.
+    pub(crate) kv_type: KvType,
     /// Adds to, and changes, the keys that all have.
     keys: fn(&mut Keys),
 }
@@ -45,11 +52,22 @@ impl Case {
     }
 
     const fn new(architecture: &'static str, keys: fn(&mut Keys)) -> Self {
-        Self { architecture, variant: "", without: &[], keys }
+        let (stored_as, experts_as, kv_type) = (&[], None, KvType::F16);
+        Self { architecture, variant: "", without: &[], stored_as, experts_as, kv_type, keys }
     }
 
     const fn variant(self, variant: &'static str) -> Self {
         Self { variant, ..self }
+    }
+
+    /// With matrices of these types.
+    const fn stored_as(self, types: &'static [&'static str], variant: &'static str) -> Self {
+        Self { stored_as: types, variant, ..self }
+    }
+
+    /// With a cache of another type, and fused attention.
+    const fn cached_as(self, kv_type: KvType, variant: &'static str) -> Self {
+        Self { kv_type, variant, ..self }
     }
 
     /// With a head that is tied to the embedding, and no factors for rotary frequencies.
@@ -180,6 +198,92 @@ fn delta_attention(keys: &mut Keys) {
     keys.u32s("attention.head_count_kv", &[0, 0, 1, 0, 1, 0, 0, 1]);
     keys.u32("ssm.conv_kernel", 4).u32("kda.head_dim", 32).bool("kda.safe_gate", true);
     keys.f32("kda.gate_lower_bound", -5.0);
+}
+
+/// Rows of whole blocks of any type.
+fn wide(keys: &mut Keys) {
+    keys.u32("embedding_length", 256).u32("feed_forward_length", 512);
+    keys.u32("attention.head_count", 4).u32("attention.head_count_kv", 2).u32("rope.dimension_count", 64);
+}
+
+/// The same with experts.
+fn wide_experts(keys: &mut Keys) {
+    wide(keys);
+    experts(keys);
+    keys.u32("expert_feed_forward_length", 256).u32("expert_shared_feed_forward_length", 256);
+}
+
+/// What files of today are made of, in the mixtures in which `llama-quantize` makes them, and every other type.
+#[rustfmt::skip]
+const QUANTIZED: &[Case] = &[
+    Case::new("llama", wide).stored_as(&["f16"], "in f16"),
+    Case::new("llama", wide).stored_as(&["bf16"], "in bf16"),
+    Case::new("llama", wide).stored_as(&["q4_0"], "in q4_0"),
+    Case::new("llama", wide).stored_as(&["q8_0"], "in q8_0"),
+    Case::new("llama", wide).stored_as(&["iq4_nl"], "in iq4_nl"),
+    Case::new("llama", wide).stored_as(&["q4_K", "q6_K"], "in q4_K and q6_K"),
+    Case::new("llama", wide).stored_as(&[
+        "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K",
+        "tq1_0", "tq2_0", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_nl", "iq4_xs", "f16", "bf16",
+    ], "in every type"),
+    Case { experts_as: Some("mxfp4"), ..Case::new("gpt-oss", |keys| {
+        wide_experts(keys);
+        window(keys);
+    }).stored_as(&["q8_0"], "in mxfp4") },
+    Case::new("qwen3moe", wide_experts).stored_as(&["q4_K", "q6_K"], "in q4_K and q6_K"),
+    Case::new("gemma3", |keys| {
+        wide(keys);
+        window(keys);
+    }).stored_as(&["q4_0"], "in q4_0"),
+    Case::new("qwen35", |keys| {
+        wide(keys);
+        delta_net(keys);
+        mrope(keys);
+    }).stored_as(&["q4_K", "q8_0"], "in q4_K and q8_0"),
+    Case::new("mamba2", |keys| {
+        wide(keys);
+        state_space(keys);
+        keys.u32("attention.head_count", 0).u32("attention.head_count_kv", 0);
+    }).stored_as(&["q6_K"], "in q6_K"),
+    Case::new("deepseek2", |keys| {
+        wide_experts(keys);
+        latent(keys);
+    }).stored_as(&["q8_0"], "in q8_0"),
+    Case::new("llama", wide).cached_as(KvType::Q8_0, "with a cache in q8_0"),
+    Case::new("qwen3", wide).cached_as(KvType::Q8_0, "with a cache in q8_0"),
+    Case::new("gpt-oss", |keys| {
+        wide_experts(keys);
+        window(keys);
+    }).cached_as(KvType::Q8_0, "with a cache in q8_0"),
+    Case::new("gemma3", |keys| {
+        wide(keys);
+        window(keys);
+    }).cached_as(KvType::Q8_0, "with a cache in q8_0"),
+    Case::new("qwen3next", |keys| {
+        wide_experts(keys);
+        delta_net(keys);
+    }).cached_as(KvType::Q8_0, "with a cache in q8_0"),
+    Case::new("deepseek2", latent).cached_as(KvType::F32, "with a cache in f32"),
+];
+
+/// All of them.
+pub(crate) fn cases() -> Vec<&'static Case> {
+    CASES.iter().chain(QUANTIZED).collect()
+}
+
+/// What gemma4's small models have: a row of its own for each layer, and layers at the end that use the keys and values
+/// of earlier ones and are wider inside.
+fn per_layer_embeddings(keys: &mut Keys) {
+    window(keys);
+    keys.u32("block_count", 12);
+    keys.u32s("attention.sliding_window_pattern", &[1, 1, 0, 1, 1, 0, 1, 0, 1, 1, 0, 1]);
+    keys.u32("embedding_length_per_layer_input", 32).u32("attention.shared_kv_layers", 4);
+    keys.u32s("feed_forward_length", &[192, 192, 192, 192, 192, 192, 192, 192, 384, 384, 384, 384]);
+    keys.u32("attention.head_count_kv", 1);
+    keys.u32("attention.key_length", 64).u32("attention.value_length", 64).u32("rope.dimension_count", 64);
+    keys.u32("attention.key_length_swa", 32).u32("attention.value_length_swa", 32);
+    keys.u32("rope.dimension_count_swa", 32).f32("rope.freq_base_swa", 10_000.0).f32("rope.freq_base", 1e6);
+    keys.f32("final_logit_softcapping", 30.0);
 }
 
 pub(crate) const CASES: &[Case] = &[
@@ -430,6 +534,8 @@ pub(crate) const CASES: &[Case] = &[
         keys.u32("attention.key_length_swa", 32).u32("attention.value_length_swa", 32);
     })
     .variant("experts"),
+    Case::new("gemma4", per_layer_embeddings).variant("with rows for every layer"),
+    Case::new("gemma4", per_layer_embeddings).stored_as(&["q8_0"], "with rows for every layer in q8_0"),
     Case::new("hunyuan_vl", mrope),
     Case::new("hy_v3", dense_lead),
     Case::new("paddleocr", mrope),

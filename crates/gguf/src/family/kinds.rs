@@ -11,6 +11,7 @@ use crate::value::Value;
 pub(crate) const WINDOW: &str = "attention.sliding_window";
 pub(crate) const WINDOW_PATTERN: &str = "attention.sliding_window_pattern";
 
+pub(crate) const SHARED_KV: &str = "attention.shared_kv_layers";
 const INTERVAL: &str = "full_attention_interval";
 pub(crate) const RECURRENT_LAYERS: &str = "attention.recurrent_layers";
 
@@ -151,4 +152,9 @@ pub(super) fn is_sliding(layer: u32, period: u32, dense_first: bool) -> bool {
         _ if dense_first => !layer.is_multiple_of(period),
         _ => layer % period < period - 1,
     }
+}
+
+/// The layers at the end that use keys and values of earlier ones.
+pub(super) fn shared_kv(header: &Header, info: &ModelInfo) -> Result<u32, HeaderError> {
+    Ok(header.metadata().u32(&format!("{}.{SHARED_KV}", info.architecture))?.unwrap_or(0))
 }

@@ -27,7 +27,9 @@ pub fn page() -> String {
     let mut out = HEAD.to_owned();
     let mut rows: Vec<&Family> = FAMILIES.iter().collect();
     rows.sort_by_key(|row| row.architecture);
-    let _ = writeln!(out, "## {} families that split\n", rows.len());
+    let mut names: Vec<&str> = rows.iter().map(|row| row.architecture).collect();
+    names.dedup();
+    let _ = writeln!(out, "## {} families that split\n", names.len());
     out.push_str("| family | stages begin | beyond the usual |\n| --- | --- | --- |\n");
     for row in rows {
         let rules = rules(row);
@@ -47,6 +49,7 @@ fn cuts(row: &Family) -> String {
     let place = match row.cuts {
         Cuts::Any => "anywhere".to_owned(),
         Cuts::MultipleOf(period) => format!("at multiples of {period}"),
+        Cuts::BeforeSharedKv => "before the last two layers that have keys and values of their own".to_owned(),
         Cuts::ExpertStep(1) => "at multiples of the step between layers with experts".to_owned(),
         Cuts::ExpertStep(period) => format!("at multiples of {period} and of the step between layers with experts"),
     };
@@ -80,6 +83,10 @@ fn rules(row: &Family) -> Vec<String> {
         Some(Inject::Behind(name)) => {
             rules.push(format!("rows are put in behind the graph's own treatment of its input (`{name}`)"));
         }
+        Some(Inject::Lead(name)) => rules.push(format!(
+            "later stages are fed with tokens as well, keep the vocabulary, and begin with an empty layer whose result \
+             (`{name}`) the rows replace"
+        )),
         Some(Inject::Over(name)) => rules.push(format!("rows are put over those of placeholder tokens (`{name}`)")),
     }
     match row.window {

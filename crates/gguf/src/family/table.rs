@@ -139,6 +139,15 @@ pub const FAMILIES: &[Family] = &[
         ],
         ..plain("gemma4")
     },
+    // The small ones: what each layer takes beside the row is made of the tokens and their embeddings.
+    Family {
+        input: Input::Tokens,
+        inject: Some(Inject::Lead("l_out-0")),
+        cuts: Cuts::BeforeSharedKv,
+        window: Window::Explicit,
+        keeps_rows: true,
+        ..plain("gemma4")
+    },
     Family { inject: Some(Inject::Behind("inp_scaled")), ..plain("gemma") },
     Family {
         inject: Some(Inject::Behind("inp_scaled")),
@@ -226,7 +235,7 @@ pub const REFUSED: &[(&str, &str)] = &[
     ("baichuan", "whether it has rotary positions follows from the number of layers"),
     ("deepseek4", MANY_ROWS),
     ("dream", DIFFUSION),
-    ("gemma3n", MANY_ROWS),
+    ("gemma3n", GEMMA3N),
     ("glm5-next", MANY_ROWS),
     ("kimi-k3", "its residual blocks reach across layers"),
     ("llada", DIFFUSION),
@@ -244,6 +253,8 @@ pub const REFUSED: &[(&str, &str)] = &[
 
 const SHARED_SELECTION: &str = "some of its layers use the selection of tokens that another layer made";
 const DIFFUSION: &str = "it does not write token by token";
+const GEMMA3N: &str = "four rows a token cross from layer to layer, and llama.cpp has it built in how many of a file's \
+                       layers keep keys and values (20) and are sparse (10)";
 const MANY_ROWS: &str = "more than one row a token crosses from layer to layer";
 
 const NO_DEEPSTACK: Condition = Condition {
@@ -266,6 +277,7 @@ const fn plain(architecture: &'static str) -> Family {
         spelled_out: SpelledOut::Nothing,
         sized_by_layers: &[],
         no_stage_of: &[],
+        keeps_rows: false,
         conditions: &[],
     }
 }

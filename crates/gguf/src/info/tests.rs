@@ -21,7 +21,7 @@ fn facts_are_drawn_from_the_header() {
     assert_eq!(info.head_bytes, (8 + 8 * 40) * 4);
     assert_eq!(info.total_bytes, 3 * 72 * 4 + (8 * 40 * 2 + 8 + 4) * 4);
     // One head of 8 / 2 values, for K and for V.
-    assert_eq!(info.layer_kv, [8; 3]);
+    assert_eq!(info.layer_cache, [LayerCache { keys: 4, values: 4, ..LayerCache::default() }; 3]);
 }
 
 #[test]
@@ -73,12 +73,4 @@ fn cuts_are_those_of_the_family() {
     let text = |architecture| allowed_cuts(&header(architecture)).unwrap_err().to_string();
     assert!(text("nonesuch").contains("`nonesuch` is not known to split exactly"));
     assert!(text("gemma3n").contains("`gemma3n` cannot be split"));
-}
-
-#[test]
-fn recurrent_layers_keep_no_keys_and_values() {
-    let info = |craft: &Craft| ModelInfo::of(&Header::parse(&craft.file()).unwrap()).unwrap();
-    // Two heads of four values each, keys and values.
-    assert_eq!(info(&model("qwen3next", 6, true)).layer_kv, [0, 0, 0, 16, 0, 0]);
-    assert_eq!(info(&model("qwen3", 3, true)).layer_kv, [16; 3]);
 }

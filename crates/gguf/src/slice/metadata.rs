@@ -2,7 +2,9 @@
 
 use super::{Cut, SMALL_VOCABULARY, SliceKind};
 use crate::error::{HeaderError, KeyFault};
-use crate::family::{EmbeddingScale, Family, Kinds, RECURRENT_LAYERS, Recurrent, SpelledOut, WINDOW, WINDOW_PATTERN};
+use crate::family::{
+    EmbeddingScale, Family, Kinds, RECURRENT_LAYERS, Recurrent, SHARED_KV, SpelledOut, WINDOW, WINDOW_PATTERN,
+};
 use crate::header::Header;
 use crate::info::ModelInfo;
 use crate::metadata::Metadata;
@@ -50,6 +52,8 @@ pub(super) fn cut(header: &Header, family: &Family, info: &ModelInfo, cut: Cut) 
             (Some("block_count"), _) => Value::U32(cut.layers()),
             // Layers that predict further tokens are with the last stage.
             (Some("nextn_predict_layers"), _) if !cut.kind.has_head() => Value::U32(0),
+            // They are the last ones, and stay with those whose keys and values they use.
+            (Some(SHARED_KV), _) if !cut.kind.has_head() => Value::U32(0),
             // Images alone have anything in these; text adds zeros.
             (Some("n_deepstack_layers"), _) => Value::U32(0),
             (Some("leading_dense_block_count"), _) => {

@@ -89,18 +89,19 @@ fn the_last_stage_keeps_vocabulary_and_head() {
 fn a_first_stage_that_takes_tokens_keeps_the_vocabulary_but_no_head() {
     let header = header(&model("llama", 4, true));
     let info = ModelInfo::of(&header).unwrap();
-    let kind = SliceKind::of(Input::Tokens, range(0, 2), 4);
+    let by_tokens = Family { input: Input::Tokens, ..*Family::of(&header).unwrap() };
+    let kind = SliceKind::of(&by_tokens, range(0, 2), 4);
     assert_eq!(kind, SliceKind::Tokens);
-    let cut = Cut { kind, start: 0, end: 2 };
-    let (tensors, sources) = cut_tensors(&header, &info, cut).unwrap();
+    let cut = Cut { kind, start: 0, end: 2, lead: false };
+    let (tensors, sources) = Tensors::cut(&header, &info, cut).unwrap();
     let of = |name: &str| tensors.iter().position(|tensor| tensor.name() == name).map(|at| (&tensors[at], sources[at]));
     assert_eq!(of("token_embd.weight").unwrap().1, Bytes::Source { tensor: 0 });
     let (head, bytes) = of("output.weight").unwrap();
     assert_eq!((head.dims(), bytes), ([8, 40].as_slice(), Bytes::Hole));
     let metadata = metadata::cut(&header, Family::of(&header).unwrap(), &info, cut).unwrap();
     assert_eq!(metadata.str("tokenizer.ggml.model"), Ok(Some("llama")));
-    assert_eq!(SliceKind::of(Input::Tokens, range(2, 3), 4), SliceKind::Rows);
-    assert_eq!(SliceKind::of(Input::Tokens, range(2, 4), 4), SliceKind::Last);
+    assert_eq!(SliceKind::of(&by_tokens, range(2, 3), 4), SliceKind::Rows);
+    assert_eq!(SliceKind::of(&by_tokens, range(2, 4), 4), SliceKind::Last);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Bytes, SlicePlan};
+use super::{Bytes, Columns, SlicePlan};
 use crate::copy::{self, read_exact_at, write_all_at};
 use crate::error::Error;
 use crate::manifest::{Manifest, Zeros, sha256};
@@ -33,9 +33,12 @@ pub struct SliceWriter {
 #[derive(Debug)]
 struct Span {
     offset: u64,
+    /// Bytes of the source's tensor.
     len: u64,
     /// Index of the source's tensor; `None` for a hole.
     tensor: Option<usize>,
+    /// Where only some columns of it are taken.
+    columns: Option<Columns>,
 }
 
 #[derive(Debug)]
@@ -144,9 +147,14 @@ impl SliceWriter {
     /// [`Error::NoSuchChunk`] where these bytes belong nowhere; [`Error::Io`].
     pub fn write_chunk(&self, part: usize, chunk: u64, bytes: &[u8]) -> Result<(), Error> {
         let (span, start) = self.place(part, chunk, bytes.len() as u64)?;
-        if bytes.iter().any(|byte| *byte != 0) {
-            write_all_at(&self.file, bytes, span.offset + start)
-                .map_err(|error| Error::io("write", &self.partial, error))?;
+        let io = |error| Error::io("write", &self.partial, error);
+        if let Some(columns) = span.columns {
+            for (from, to, len) in columns.pieces(start, bytes.len() as u64) {
+                let piece = &bytes[from as usize..(from + len) as usize];
+                write_all_at(&self.file, piece, span.offset + to).map_err(io)?;
+            }
+        } else if bytes.iter().any(|byte| *byte != 0) {
+            write_all_at(&self.file, bytes, span.offset + start).map_err(io)?;
         }
         self.written(part, chunk, bytes.len() as u64);
         Ok(())
@@ -158,11 +166,17 @@ impl SliceWriter {
     /// # Errors
     /// Where a file cannot be read or written or changes meanwhile, or `watch` cancels.
     pub fn copy_missing(&self, source: &Source, watch: Watch<'_>) -> Result<(), Error> {
-        let total = self.total;
+        let (total, mut buffer) = (self.total, Vec::new());
         for MissingChunk { part, tensor, chunk, len } in self.missing() {
             let (span, start) = self.place(part, chunk, len)?;
-            source.copy(tensor, start, len, (&self.file, span.offset + start))?;
-            self.written(part, chunk, len);
+            if span.columns.is_some() {
+                buffer.resize(len as usize, 0);
+                source.read(tensor, start, &mut buffer)?;
+                self.write_chunk(part, chunk, &buffer)?;
+            } else {
+                source.copy(tensor, start, len, (&self.file, span.offset + start))?;
+                self.written(part, chunk, len);
+            }
             if watch(Progress { done: total - self.missing_bytes(), total }).is_break() {
                 return Err(Error::Cancelled);
             }
@@ -198,11 +212,12 @@ impl SliceWriter {
 
     fn over(plan: &SlicePlan, file: File, partial: &Path) -> Self {
         let span = |part: &super::Part| {
-            let tensor = match part.bytes {
-                Bytes::Source { tensor } => Some(tensor),
-                Bytes::Hole => None,
+            let (tensor, columns) = match part.bytes {
+                Bytes::Source { tensor } => (Some(tensor), None),
+                Bytes::Columns { tensor, columns } => (Some(tensor), Some(columns)),
+                Bytes::Hole => (None, None),
             };
-            Span { offset: part.offset, len: part.len, tensor }
+            Span { offset: part.offset, len: part.source_len(), tensor, columns }
         };
         let chunks = plan.parts().iter().map(|part| vec![true; part.chunks() as usize]).collect();
         let missing = Mutex::new(Missing { chunks, bytes: plan.weight_bytes() });
@@ -219,6 +234,10 @@ impl SliceWriter {
         buffer: &mut Vec<u8>,
     ) -> Result<bool, Error> {
         let (span, start) = self.place(job.part, job.chunk, job.len)?;
+        if span.columns.is_some() {
+            // Its digest is that of bytes which are not all here: it is made again.
+            return Ok(false);
+        }
         let offset = span.offset + start;
         let expected = manifest.chunk(job.tensor, job.chunk);
         if copy::is_hole(&self.file, offset, job.len) {

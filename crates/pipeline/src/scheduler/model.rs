@@ -178,6 +178,7 @@ impl Model {
                 self.cut(*seq, *len);
             }
             Command::Truncate { seq, len } => self.cut(*seq, *len),
+            Command::Checkpoint { .. } => panic!("the scheduler sets nothing back"),
             Command::Copy { from, to, len } => {
                 assert!(from != to && self.slot(*to).prompt_len.is_none(), "a copy over a run");
                 let copy = Slot { prompt_len: None, ..self.slot(*from).clone() };

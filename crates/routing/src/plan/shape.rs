@@ -28,8 +28,12 @@ pub struct ModelShape {
 pub struct Parts {
     /// Bytes that the first stage keeps on top: the embedding, where it is not looked up in the file.
     pub first: u64,
+    /// Bytes that a stage of all layers keeps on top of first and last: the embedding, which it does not look up.
+    pub whole: u64,
     /// Bytes of the head, which the last stage keeps and reads for every token.
     pub head: u64,
+    /// Bytes that the last stage takes on top for logits.
+    pub logits: u64,
     /// Bytes of compute buffers and runtime on every stage.
     pub buffers: u64,
 }
@@ -67,8 +71,10 @@ impl ModelShape {
     /// What the stage of `layers` takes: weights, cache, buffers.
     pub fn memory(&self, layers: LayerRange) -> ByteSize {
         let first = if layers.start() == 0 { self.parts.first } else { 0 };
-        let cache = sum(&self.cache, layers);
-        ByteSize(self.work(layers).saturating_add(cache).saturating_add(first).saturating_add(self.parts.buffers))
+        let whole = if layers.len() == self.n_layer() { self.parts.whole } else { 0 };
+        let logits = if layers.end() == self.n_layer() { self.parts.logits } else { 0 };
+        let beside = [sum(&self.cache, layers), first, whole, logits, self.parts.buffers];
+        ByteSize(beside.into_iter().fold(self.work(layers), u64::saturating_add))
     }
 
     /// Bytes that the stage of `layers` reads for a token: the head weighs what it is.

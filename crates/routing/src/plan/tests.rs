@@ -15,7 +15,7 @@ const FAST: Speed = Speed { decode: 100_000 * MIB, prefill: 1_000_000 * MIB };
 /// 32 layers of 100 MiB with 10 MiB of cache each, a head of `head` MiB, 300 MiB of buffers a stage.
 fn shape(head: u64) -> ModelShape {
     let layers = [LayerCost { weights: 100 * MIB, cache: 10 * MIB }; 32];
-    ModelShape::new(&layers, Parts { first: 0, head: head * MIB, buffers: 300 * MIB }, (1..32).collect())
+    ModelShape::new(&layers, Parts { head: head * MIB, buffers: 300 * MIB, ..Parts::default() }, (1..32).collect())
 }
 
 fn node(name: &str, mib: u64, speed: Speed) -> PeerView {
@@ -120,7 +120,7 @@ fn a_model_that_fits_nowhere_is_told_in_numbers() {
 #[test]
 fn only_allowed_cuts_are_made() {
     let layers = [LayerCost { weights: 100 * MIB, cache: 0 }; 30];
-    let parts = Parts { first: 0, head: 0, buffers: 0 };
+    let parts = Parts::default();
     let shape = ModelShape::new(&layers, parts, vec![4, 8, 12, 24]);
     let hosts = mesh(&[node("a", 1900, USUAL), node("b", 1900, USUAL)]);
     assert_eq!(placed(&shape, &hosts), ["a 0-11", "b 12-29"]);
@@ -204,10 +204,8 @@ fn any_way(shape: &ModelShape, hosts: &[Host]) -> bool {
 fn any_shape(layers: usize) -> impl Strategy<Value = ModelShape> {
     let layer =
         (1..4_u64, 0..3_u64).prop_map(|(weights, cache)| LayerCost { weights: weights * MIB, cache: cache * MIB });
-    let parts = (0..3_u64, 0..6_u64, 0..3_u64).prop_map(|(first, head, buffers)| Parts {
-        first: first * MIB,
-        head: head * MIB,
-        buffers: buffers * MIB,
+    let parts = (0..3_u64, 0..3_u64, 0..6_u64, 0..3_u64, 0..3_u64).prop_map(|(first, whole, head, logits, buffers)| {
+        Parts { first: first * MIB, whole: whole * MIB, logits: logits * MIB, head: head * MIB, buffers: buffers * MIB }
     });
     let cuts = proptest::collection::vec(1..layers.max(2) as u32, 0..layers);
     (proptest::collection::vec(layer, layers), parts, cuts)

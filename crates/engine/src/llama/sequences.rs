@@ -1,0 +1,112 @@
+//! What each KV slot of a loaded stage holds, and what commands do to it: opened, copied, cut back, closed.
+//!
+//! Recurrent layers keep one running state a sequence, which cannot be cut back. Such a stage keeps checkpoints, on the
+//! host, where it is told to; cutting back to one of them sets the state to it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use kernels_ffi::Checkpoint;
+
+use super::engine::Engine;
+use crate::error::StageError;
+use crate::frame::{CHECKPOINTS, Command, Open, SeqId};
+use crate::run::Run;
+
+/// One sequence.
+#[derive(Default)]
+pub(super) struct Slot {
+    /// Positions held.
+    pub(super) len: u32,
+    /// Set where recurrent layers hold positions that should have been cut off; only emptying the slot helps.
+    pub(super) spoilt: bool,
+    pub(super) run: Option<Run>,
+    /// States that recurrent layers can be set back to, the latest last.
+    checkpoints: VecDeque<Arc<Checkpoint>>,
+}
+
+impl Engine {
+    pub(super) fn command(&mut self, command: &Command) -> Result<(), StageError> {
+        match command {
+            Command::Open(open) => {
+                let Open { seq, request, .. } = &**open;
+                if self.slot(*seq).run.is_some() {
+                    return Err(StageError::InvalidFrame(format!("slot {} is open already", seq.0)));
+                }
+                let enforcer = self.head.as_mut().map(|head| &mut head.enforcer);
+                let run = Run::new((**open).clone(), &self.spec, enforcer);
+                self.slot(*seq).run = Some(run);
+                tracing::debug!(%request, slot = seq.0, layers = %self.spec.layers, "run opened");
+            }
+            Command::Truncate { seq, len } => self.truncate(*seq, *len),
+            Command::Copy { from, to, len } => self.copy(*from, *to, *len),
+            Command::Checkpoint { seq } => self.keep_checkpoint(*seq),
+            Command::Close { seq } => {
+                self.context.clear_seq(seq.0);
+                *self.slot(*seq) = Slot::default();
+            }
+            Command::Retain { seq, len } => {
+                self.slot(*seq).run = None;
+                self.truncate(*seq, *len);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn truncate(&mut self, seq: SeqId, len: u32) {
+        if len >= self.slot(seq).len {
+            return;
+        }
+        if len == 0 {
+            self.context.clear_seq(seq.0);
+        }
+        // What a sliding window needs may have been overwritten meanwhile.
+        let cut = len == 0
+            || (self.context.truncate(seq.0, len) && self.context.can_continue(seq.0, len))
+            || self.restore_checkpoint(seq, len);
+        let slot = self.slot(seq);
+        slot.len = len;
+        slot.spoilt = !cut;
+        slot.checkpoints.retain(|checkpoint| checkpoint.len() <= len);
+        slot.run.iter_mut().for_each(|run| run.truncate(len));
+    }
+
+    fn copy(&mut self, from: SeqId, to: SeqId, len: u32) {
+        if from != to {
+            let Slot { len: held, spoilt, checkpoints, .. } = self.slot(from);
+            let (held, spoilt, checkpoints) = (*held, *spoilt, checkpoints.clone());
+            self.context.clear_seq(to.0);
+            let recurrent = self.context.model().is_recurrent();
+            self.context.copy_seq(from.0, to.0, len.min(held));
+            let slot = self.slot(to);
+            (slot.len, slot.spoilt, slot.checkpoints) = (held, spoilt, checkpoints);
+            if !recurrent {
+                slot.len = slot.len.min(len);
+            }
+        }
+        self.truncate(to, len);
+    }
+
+    fn keep_checkpoint(&mut self, seq: SeqId) {
+        if !self.context.model().is_recurrent() || self.slot(seq).spoilt {
+            return;
+        }
+        let Some(checkpoint) = self.context.checkpoint(seq.0) else { return };
+        let kept = &mut self.slot(seq).checkpoints;
+        kept.retain(|other| other.len() != checkpoint.len());
+        kept.push_back(Arc::new(checkpoint));
+        while kept.len() > CHECKPOINTS {
+            kept.pop_front();
+        }
+    }
+
+    /// Sets the slot back to the checkpoint at `len` positions; false where there is none.
+    fn restore_checkpoint(&mut self, seq: SeqId, len: u32) -> bool {
+        let found = self.slot(seq).checkpoints.iter().find(|checkpoint| checkpoint.len() == len).cloned();
+        found.is_some_and(|checkpoint| self.context.restore(seq.0, &checkpoint))
+    }
+
+    fn slot(&mut self, seq: SeqId) -> &mut Slot {
+        &mut self.slots[seq.0 as usize] // checked against the spec with the frame
+    }
+}

@@ -1,0 +1,241 @@
+//! The proof for one model file: all that a split must get right, against the model in one piece.
+
+use std::path::PathBuf;
+
+use mesh_engine::chain::Chain;
+use mesh_engine::conformance::{self, Kit};
+use mesh_engine::llama::{Compute, Limits, LlamaStage};
+use mesh_engine::testkit::{Script, Split, load_all};
+use mesh_engine::{Frame, Output, Stage, Want};
+use mesh_gguf::family::Recurrent;
+use mesh_gguf::{Family, Header, ModelInfo, Source};
+use mesh_types::LayerRange;
+
+/// What is proven, and how exactly.
+pub(crate) struct Proof {
+    /// The model.
+    pub(crate) path: PathBuf,
+    /// How the model in one piece computes.
+    pub(crate) whole: Compute,
+    /// How the stages do, in turn.
+    pub(crate) stages: Vec<Compute>,
+    /// Whether it is cut wherever it may be; else once in two and once in three.
+    pub(crate) all_cuts: bool,
+    /// Whether the split model has to pass the kit of all stages as well.
+    pub(crate) with_kit: bool,
+    /// How far apart logits may be, as a share of their spread: 0 is bit by bit, tokens included.
+    pub(crate) within: f32,
+}
+
+const LIMITS: Limits = Limits { n_ctx: 64, n_seq: 4, n_batch: 32, n_cells: 256 };
+
+impl Proof {
+    /// Bit by bit, on the processor.
+    pub(crate) fn exact(path: PathBuf, compute: Compute, all_cuts: bool) -> Self {
+        Self { path, whole: compute.clone(), stages: vec![compute], all_cuts, with_kit: false, within: 0.0 }
+    }
+
+    /// Proves it, and says at which cuts; none: the family allows none in a model like this.
+    pub(crate) async fn run(&self) -> Vec<String> {
+        let logits = |compute: &Compute| Compute { max_logits_rows: LIMITS.n_batch, ..compute.clone() };
+        let split = Split { path: self.path.clone(), limits: LIMITS, compute: logits(&self.whole) };
+        let source = Source::open(&split.path).unwrap();
+        let header = source.header();
+        assert_allowed_cuts_fit(header);
+        let whole = LlamaStage::load(split.unsplit().unwrap()).unwrap();
+        let n_vocab = whole.spec().n_vocab;
+        let recurrent = Family::of(header).unwrap().recurrent != Recurrent::Never;
+        assert_eq!(whole.spec().cuts_back, !recurrent);
+        // Recurrent layers in a split are computed sequence by sequence, so that is what the whole model is given.
+        let (alone, shared) = match recurrent {
+            true => (onward(n_vocab, false), onward(n_vocab, true)),
+            false => (Script::thorough(LIMITS.n_seq, n_vocab), Script::thorough(LIMITS.n_seq, n_vocab)),
+        };
+        let expected = outputs(&whole, &alone).await;
+        assert_eq!(counts(&expected), if recurrent { (6, 30) } else { (14, 25) }, "tokens and rows of logits");
+        assert_tells_tokens_apart(&expected, n_vocab);
+
+        let mut proven = Vec::new();
+        for cuts in cuts_to_try(header, self.all_cuts) {
+            for compute in &self.stages {
+                let what = format!("cut at {cuts:?}, {:?} layers on {:?}", compute.gpu_layers, compute.device);
+                let slices = tempfile::tempdir().unwrap();
+                let split = Split { compute: logits(compute), ..split.clone() };
+                let chain = Chain::new(load_all(split.at(&cuts, slices.path()).unwrap()).unwrap()).unwrap();
+                assert_agree(&expected, &outputs(&chain, &shared).await, self.within, &what);
+                if recurrent {
+                    assert_set_back(&whole, &chain, self.within, &what).await;
+                }
+                if self.with_kit {
+                    let tolerance = self.within * spread(all_logits(&expected));
+                    let kit =
+                        Kit::new([3, 41, 99, 150].map(|token| token % n_vocab.cast_signed())).with_tolerance(tolerance);
+                    let found = conformance::check(&chain, &kit).await;
+                    assert!(found.is_ok(), "{what}: {found:#?}");
+                }
+            }
+            let cuts: Vec<String> = cuts.iter().map(u32::to_string).collect();
+            proven.push(cuts.join(","));
+        }
+        proven
+    }
+
+    /// What is reckoned from the header is what llama.cpp allocates, here with a larger cache and batch: weights, cache
+    /// and states to the precision of its log, and everything together within a quarter.
+    pub(crate) fn assert_reckoned(&self) {
+        let limits = Limits { n_ctx: 1024, n_batch: 256, n_cells: 4096, ..LIMITS };
+        let split = Split { path: self.path.clone(), limits, compute: self.whole.clone() };
+        let info = ModelInfo::of(Source::open(&split.path).unwrap().header()).unwrap();
+        let stage = LlamaStage::load(split.unsplit().unwrap()).unwrap();
+        let reckoned = info.footprint(stage.spec().layers, &limits.room(&split.compute));
+        let (found, weights) = (stage.allocated(), stage.weight_bytes());
+        assert_eq!(reckoned.weights, weights);
+        for (reckoned, found) in [(reckoned.cache, found.cache), (reckoned.state, found.state)] {
+            assert!(reckoned.abs_diff(found) < 20_000, "{reckoned} bytes reckoned, {found} allocated");
+        }
+        let ratio = reckoned.total() as f64 / (found.total() + weights) as f64;
+        assert!((0.75..1.25).contains(&ratio), "{reckoned:?}, and {found:?} beside weights");
+    }
+}
+
+/// What recurrent layers can do: prefill in chunks, decode, sequences of unequal length, copying whole ones, starting
+/// over; but no cutting back. Several sequences share a micro-batch, or every one comes in its own.
+fn onward(n_vocab: u32, shared: bool) -> Script {
+    use Want::{Logits, Nothing, Token};
+    let mut script = Script::new(4, n_vocab);
+    let add = |script: &mut Script, segments: &[(u32, u32, Want)]| {
+        segments.chunks(if shared { segments.len() } else { 1 }).for_each(|part| {
+            script.batch(part);
+        });
+    };
+    script.open(0, 24);
+    add(&mut script, &[(0, 16, Nothing)]);
+    add(&mut script, &[(0, 7, Logits)]);
+    add(&mut script, &[(0, 1, Token)]);
+    script.open(1, 8).open(2, 3).open(3, 11);
+    add(&mut script, &[(3, 11, Token), (1, 8, Nothing), (0, 1, Token), (2, 3, Logits)]);
+    add(&mut script, &[(2, 1, Token), (0, 1, Logits), (3, 1, Nothing), (1, 2, Token)]);
+    script.close(2).open(2, 26).copy(0, 2, 26);
+    add(&mut script, &[(2, 1, Logits), (0, 1, Logits), (1, 5, Logits)]);
+    script.close(0).open(0, 9);
+    add(&mut script, &[(1, 1, Token), (0, 9, Logits), (2, 2, Logits), (3, 1, Logits)]);
+    script
+}
+
+/// A sequence that cannot be cut back is set back to a checkpoint, and goes on as if the rest had never been: in the
+/// split as in a whole model that never read the rest.
+async fn assert_set_back(whole: &dyn Stage, split: &dyn Stage, within: f32, what: &str) {
+    use Want::{Logits, Nothing};
+    let n_vocab = whole.spec().n_vocab;
+    let (mut straight, mut astray) = (Script::new(4, n_vocab), Script::new(4, n_vocab));
+    for (script, strays) in [(&mut straight, false), (&mut astray, true)] {
+        script.batch(&[(0, 9, Nothing)]).batch(&[(1, 5, Nothing)]);
+        if strays {
+            script.checkpoint(0).copy(0, 2, 9).checkpoint(1).ahead(100);
+            script
+                .batch(&[(0, 7, Nothing)])
+                .batch(&[(1, 1, Nothing)])
+                .batch(&[(0, 1, Nothing)])
+                .batch(&[(2, 6, Nothing)]);
+            // A copy can be set back to what its source was.
+            script.truncate(0, 9).truncate(1, 5).truncate(2, 9).back();
+        } else {
+            script.copy(0, 2, 9);
+        }
+        script.batch(&[(0, 4, Logits)]).batch(&[(1, 3, Logits)]).batch(&[(2, 2, Logits)]).batch(&[(0, 1, Logits)]);
+    }
+    let (expected, found) = (outputs(whole, &straight).await, outputs(split, &astray).await);
+    assert_eq!(expected.len(), 4, "{what}");
+    assert_agree(&expected, &found, within, &format!("{what}, set back"));
+}
+
+/// Tokens drawn, and rows of logits where all have `n_vocab` values.
+fn counts(outputs: &[Output]) -> (usize, usize) {
+    let tokens = outputs.iter().filter(|output| output.token.is_some()).count();
+    let logits: usize = outputs.iter().filter_map(|output| output.logits.as_ref()).map(Vec::len).sum();
+    let row = outputs.iter().filter_map(|output| output.logits.as_ref()).map(Vec::len).min().unwrap_or(1);
+    (tokens, logits / row)
+}
+
+fn all_logits(outputs: &[Output]) -> impl Iterator<Item = f32> {
+    outputs.iter().flat_map(|output| output.logits.iter().flatten().copied())
+}
+
+fn assert_agree(expected: &[Output], found: &[Output], within: f32, what: &str) {
+    assert_eq!(expected.len(), found.len(), "{what}");
+    let allowed = within * spread(all_logits(expected));
+    for (a, b) in expected.iter().zip(found) {
+        assert_eq!((a.seq, a.position), (b.seq, b.position), "{what}");
+        assert!(within > 0.0 || a.token == b.token, "{what}: another token at {} of slot {}", a.position, a.seq.0);
+        let pairs = a.logits.iter().flatten().zip(b.logits.iter().flatten());
+        assert_eq!(a.logits.as_ref().map(Vec::len), b.logits.as_ref().map(Vec::len), "{what}");
+        for (a_logit, b_logit) in pairs {
+            let same = if within > 0.0 {
+                (a_logit - b_logit).abs() <= allowed
+            } else {
+                a_logit.to_bits() == b_logit.to_bits()
+            };
+            let place = format!("at {} of slot {}", a.position, a.seq.0);
+            assert!(a_logit.is_finite() && same, "{what}: {b_logit} where {a_logit} belongs {place}");
+        }
+    }
+}
+
+async fn outputs(stage: &dyn Stage, script: &Script) -> Vec<Output> {
+    let frames = mesh_engine::testkit::run(stage, script.frames()).await.unwrap();
+    let outputs = |frame| match frame {
+        Frame::Result(result) => result.outputs,
+        other => panic!("{other:?}"),
+    };
+    frames.into_iter().flat_map(outputs).collect()
+}
+
+/// Every way to cut in two, and many to cut in three, that the table allows; or one of each.
+fn cuts_to_try(header: &Header, all: bool) -> Vec<Vec<u32>> {
+    let n_layer = ModelInfo::of(header).unwrap().n_layer;
+    let fits = |cuts: &[u32]| {
+        let ends = cuts.iter().copied().chain([n_layer]);
+        let mut stages = std::iter::once(0).chain(cuts.iter().copied()).zip(ends);
+        stages.all(|(start, end)| mesh_gguf::check_range(header, LayerRange::new(start, end).unwrap()).is_ok())
+    };
+    let mut single: Vec<Vec<u32>> = (1..n_layer).map(|cut| vec![cut]).filter(|cuts| fits(cuts)).collect();
+    let pairs = (1..n_layer).flat_map(|first| (first + 1..n_layer).map(move |second| vec![first, second]));
+    let mut double: Vec<Vec<u32>> = pairs.filter(|cuts| fits(cuts) && uneven(cuts, n_layer)).collect();
+    if !all && !single.is_empty() && !double.is_empty() {
+        single = vec![single.swap_remove(single.len() / 3)];
+        double = vec![double.swap_remove(double.len() / 2)];
+    }
+    let step = double.len().div_ceil(24).max(1);
+    single.into_iter().chain(double.into_iter().step_by(step)).collect()
+}
+
+/// Whether not all three stages have the same number of layers.
+fn uneven(cuts: &[u32], n_layer: u32) -> bool {
+    cuts[1] != 2 * cuts[0] || n_layer != 3 * cuts[0]
+}
+
+/// Whatever stages are made of the cuts that a planner is told, the slicer makes them (but for forbidden sizes).
+fn assert_allowed_cuts_fit(header: &Header) {
+    let n_layer = ModelInfo::of(header).unwrap().n_layer;
+    let family = Family::of(header).unwrap();
+    let mut edges = mesh_gguf::allowed_cuts(header).unwrap();
+    edges.extend([0, n_layer]);
+    let pairs = edges.iter().flat_map(|start| edges.iter().map(move |end| (*start, *end)));
+    for range in pairs.filter_map(|(start, end)| LayerRange::new(start, end)) {
+        let fits = mesh_gguf::check_range(header, range);
+        assert!(fits.is_ok() || family.no_stage_of.contains(&range.len()), "{range}: {fits:?}");
+    }
+}
+
+/// Equal logits prove nothing of a model whose logits are all the same.
+fn assert_tells_tokens_apart(outputs: &[Output], n_vocab: u32) {
+    let logits: Vec<f32> = outputs.iter().filter_map(|output| output.logits.as_ref()).flatten().copied().collect();
+    let rows: Vec<&[f32]> = logits.chunks_exact(n_vocab as usize).collect();
+    assert!(spread(rows[0].iter().copied()) > 1e-3, "its logits are flat");
+    assert!(spread(rows.iter().map(|row| row[0])) > 1e-4, "its logits do not depend on what it reads");
+}
+
+fn spread(values: impl Iterator<Item = f32>) -> f32 {
+    let (low, high) = values.fold((f32::MAX, f32::MIN), |(low, high), value| (low.min(value), high.max(value)));
+    high - low
+}
