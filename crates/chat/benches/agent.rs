@@ -1,11 +1,11 @@
 //! What an agent's turn costs stage 0: rendering 20,000 tokens of conversation with 40 tools by real templates, and
 //! reading an answer token by token. `just bench chat` runs it in the release profile.
 //!
-//! Prints medians; the aims are 5 ms a rendering and 1 µs a token.
+//! The aims are 5 ms a rendering and 1 µs a token.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use mesh_chat::{Capability, ChatTemplate, Conversation, SpecialTokens, Strategy, TurnOptions, TurnParser, prompt};
 use mesh_types::{FinishReason, Message, Tool, ToolCall, ToolChoice};
 use serde_json::json;
@@ -22,71 +22,54 @@ const TEMPLATES: [&str; 7] = [
 const TOOLS: usize = 40;
 /// Rounds of a call, its result and some words: together about 20,000 tokens.
 const ROUNDS: usize = 60;
-const REPETITIONS: usize = 15;
 
-fn main() {
-    let folder = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).map(PathBuf::from);
-    let Some(folder) = folder else {
-        println!("usage: agent FOLDER, with the templates of llama.cpp's source; `just bench chat` gives it");
-        return;
-    };
+fn agent(criterion: &mut Criterion) {
+    // `just bench chat` says where the templates of llama.cpp's source are.
+    let Some(folder) = std::env::var_os("MESH_TEMPLATES").map(PathBuf::from) else { return };
     let (tools, messages) = (tools(), messages());
     for name in TEMPLATES {
         let source = std::fs::read_to_string(folder.join(format!("{name}.jinja"))).expect("a template");
-        measure(name, &ChatTemplate::parse(&source, "<s>", "</s>").expect("a template"), &tools, &messages);
+        let template = ChatTemplate::parse(&source, "<s>", "</s>").expect("a template");
+        render(criterion, name, &template, &tools, &messages);
+        read(criterion, name, &template, &tools);
     }
 }
 
-fn measure(name: &str, template: &ChatTemplate, tools: &[Tool], messages: &[Message]) {
+fn render(criterion: &mut Criterion, name: &str, template: &ChatTemplate, tools: &[Tool], messages: &[Message]) {
     let capability = Capability::probe(template);
     let special = SpecialTokens::new(["<|im_start|>", "<|im_end|>"], ["<tool_call>"]).expect("tokens");
     let conversation = Conversation { messages, tools, choice: &ToolChoice::Auto, parallel: true };
-    let mut prompt = String::new();
-    let rendering = median(|| {
-        let prepared = conversation.prepare(&capability).expect("a conversation");
-        let fragments = prompt::render(template, &prepared.input(template, true), &special).expect("a prompt");
-        prompt = fragments.into_iter().map(|fragment| fragment.text).collect();
+    criterion.bench_function(&format!("render/{name}"), |bencher| {
+        bencher.iter(|| {
+            let prepared = conversation.prepare(&capability).expect("a conversation");
+            prompt::render(template, &prepared.input(template, true), &special).expect("a prompt")
+        });
     });
-    let answer = answer(&capability.strategy, template);
-    let pieces: Vec<&str> = tokens(&answer);
-    let mut calls = 0;
-    let reading = median(|| {
-        let options = TurnOptions {
-            strategy: capability.strategy.clone(),
-            tools,
-            choice: &ToolChoice::Auto,
-            any_tool: false,
-            parallel: true,
-            prompt: "",
-            seed: "bench",
-        };
-        let mut parser = TurnParser::new(&options);
-        let mut events = 0;
-        for piece in &pieces {
-            events += parser.push(piece).len();
-        }
-        events += parser.finish(FinishReason::Stop).len();
-        calls = events;
-    });
-    let per_token = reading.as_secs_f64() * 1e9 / pieces.len() as f64;
-    println!(
-        "{name}: {} kB rendered in {:.2} ms; {} tokens read ({calls} events) at {per_token:.0} ns a token",
-        prompt.len() / 1000,
-        rendering.as_secs_f64() * 1e3,
-        pieces.len(),
-    );
 }
 
-fn median(mut work: impl FnMut()) -> Duration {
-    let mut times: Vec<Duration> = (0..REPETITIONS)
-        .map(|_| {
-            let start = Instant::now();
-            work();
-            start.elapsed()
-        })
-        .collect();
-    times.sort_unstable();
-    times[REPETITIONS / 2]
+fn read(criterion: &mut Criterion, name: &str, template: &ChatTemplate, tools: &[Tool]) {
+    let strategy = Capability::probe(template).strategy;
+    let answer = answer(&strategy, template);
+    let tokens = tokens(&answer);
+    let options = TurnOptions {
+        strategy,
+        tools,
+        choice: &ToolChoice::Auto,
+        any_tool: false,
+        parallel: true,
+        prompt: "",
+        seed: "bench",
+    };
+    let mut group = criterion.benchmark_group("read");
+    group.throughput(Throughput::Elements(tokens.len() as u64));
+    group.bench_function(name, |bencher| {
+        bencher.iter(|| {
+            let mut parser = TurnParser::new(&options);
+            let events: usize = tokens.iter().map(|token| parser.push(token).len()).sum();
+            events + parser.finish(FinishReason::Stop).len()
+        });
+    });
+    group.finish();
 }
 
 fn tools() -> Vec<Tool> {
@@ -157,3 +140,6 @@ fn tokens(text: &str) -> Vec<&str> {
     }
     tokens
 }
+
+criterion_group!(benches, agent);
+criterion_main!(benches);

@@ -80,9 +80,48 @@ fn searcher<'a>(texts: impl IntoIterator<Item = &'a &'a str>) -> Result<AhoCoras
 /// Each fragment is to be tokenised whole, with its own `parse_special`; only the first gets what a vocabulary puts
 /// before a text.
 ///
+/// Some templates fail over a tool without a description or parameters, which the API allows: they get it with empty ones.
+///
 /// # Errors
 /// As [`ChatTemplate::render`].
 pub fn render(
+    template: &ChatTemplate,
+    input: &RenderInput<'_>,
+    special: &SpecialTokens,
+) -> Result<Vec<Fragment>, ChatError> {
+    match (as_given(template, input, special), completed(&input.tools)) {
+        (Err(ChatError::Render(_)), Some(tools)) => {
+            as_given(template, &RenderInput { tools, ..input.clone() }, special)
+        }
+        (result, _) => result,
+    }
+}
+
+/// The tools with a description, also of each parameter, and parameters; `None`: they have them.
+fn completed(tools: &[Value]) -> Option<Vec<Value>> {
+    let mut completed = tools.to_vec();
+    for tool in &mut completed {
+        let function = if tool.get("function").is_some() { &mut tool["function"] } else { tool };
+        let Some(function) = function.as_object_mut() else { continue };
+        complete(function, "description", Value::from(""));
+        complete(function, "parameters", serde_json::json!({"type": "object", "properties": {}}));
+        let properties = function["parameters"].get_mut("properties").and_then(Value::as_object_mut);
+        for property in properties.into_iter().flat_map(|properties| properties.values_mut()) {
+            if let Some(property) = property.as_object_mut() {
+                complete(property, "description", Value::from(""));
+            }
+        }
+    }
+    (completed != tools).then_some(completed)
+}
+
+fn complete(fields: &mut serde_json::Map<String, Value>, name: &str, value: Value) {
+    if fields.get(name).is_none_or(Value::is_null) {
+        fields.insert(name.to_owned(), value);
+    }
+}
+
+fn as_given(
     template: &ChatTemplate,
     input: &RenderInput<'_>,
     special: &SpecialTokens,
@@ -332,6 +371,23 @@ mod tests {
             prop_assert_eq!((count("<|im_start|>"), count("<|im_end|>")), (1, 1));
             prop_assert!(fragments.iter().all(|(text, trusted)| *trusted || !text.contains("<think>")));
         }
+    }
+
+    #[test]
+    fn a_tool_needs_no_description_and_no_parameters() {
+        let rendered = |source: &str| {
+            let template = ChatTemplate::parse(source, "", "").expect("a template");
+            let mut input = template.input(&[], false);
+            input.tools = vec![serde_json::json!({"function": {"name": "x", "parameters": null}})];
+            render(&template, &input, &special()).map(|fragments| fragments[0].text.clone())
+        };
+        let joining = "{% for t in tools %}{{ t.function.name + ': ' + t.function.description }}\
+            {% for p in t.function.parameters.properties %}{{ p }}{% endfor %}{% endfor %}";
+        assert_eq!(rendered(joining), Ok("x: ".to_owned()));
+        // Where nothing fails, the tools are as they were sent.
+        let printing = "{{ tools[0].function|tojson }}";
+        assert_eq!(rendered(printing), Ok("{\"name\": \"x\", \"parameters\": null}".to_owned()));
+        assert!(matches!(rendered("{{ tools[0].nothing.at_all }}"), Err(ChatError::Render(_))));
     }
 
     #[test]

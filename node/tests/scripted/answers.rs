@@ -109,7 +109,7 @@ async fn an_answer_that_is_cut_off_says_so() {
     let rig = Rig::start(Some(HERMES)).await;
     rig.say([b"<tool_call>{\"name\": \"write\", \"arguments\": {\"path\": \"a".as_slice(), b"bcdef"]);
     let mut request = request();
-    request["max_tokens"] = 60.into();
+    request["max_tokens"] = 56.into();
     for message in [rig.message(&request).await, rig.streamed(&request).await] {
         assert_eq!(message["finish_reason"], "length", "{message}");
         assert_eq!(message["tool_calls"][0]["function"]["arguments"], "{\"path\": \"abcd", "{message}");

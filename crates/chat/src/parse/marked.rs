@@ -222,6 +222,9 @@ impl Reader {
                 Some(_) => {}
             }
         }
+        if let Some(step) = self.stray_end() {
+            return step;
+        }
         let thinking: Vec<Tags> = thinking(self.setting.format).collect();
         let markers = || {
             let silent = self.setting.format.silent.iter().filter_map(|pattern| pattern.first());
@@ -280,6 +283,24 @@ impl Reader {
         }
         let taken = self.text.drain(..fence + found.len()).collect();
         self.to(State::head(taken, 0))
+    }
+
+    /// The end of a thought that was none may begin the answer: it is no text. `None`: there is none here.
+    fn stray_end(&mut self) -> Option<Step> {
+        if self.out.has_begun() {
+            return None;
+        }
+        let at = marker::blank(&self.text);
+        let ends = thinking(self.setting.format).map(|(_, close)| close);
+        match marker::starts_any(&self.text[at..], ends) {
+            Match::Yes(len) => {
+                self.text.drain(..at + len);
+                self.out.end_reasoning();
+                Some(Step::On)
+            }
+            Match::Partial if !self.text[at..].is_empty() && !self.has_ended() => Some(Step::Wait),
+            _ => None,
+        }
     }
 
     /// Whether the text begins with something that opens a call or thinking.

@@ -372,6 +372,8 @@ fn thinking_is_reasoning_and_holds_no_calls() {
     }
     let unopened = pieces("glm47", "<|assistant|><think>", ["<tool_call>now</tool_call>"], FinishReason::Stop);
     assert_eq!((calls(&unopened), unopened.reasoning.as_str()), (vec![("now", "{}")], ""));
+    assert_eq!(parse("hermes", "\n</think>\n\nYes.").content, "Yes.");
+    assert_eq!(parse("hermes", "</thin").content, "</thin");
     assert_eq!(parse("hermes", "Write `<think>` first.").content, "Write `<think>` first.");
     assert_eq!(parse("mistral_v11", "[THINK]a[/THINK]b").reasoning, "a");
 }
@@ -439,7 +441,7 @@ proptest! {
             }
         }
         let is_structured = ["harmony", "kimi_k3", "minimax_m3", "muse", "functionary_v32"].contains(&format);
-        let has_thoughts = opened || ["hink", "THINK", "thought", "seed:"].iter().any(|mark| text.contains(mark));
+        let has_thoughts = opened || ["hink", "THINK", "thought", "channel", "seed:"].iter().any(|mark| text.contains(mark));
         if whole.calls.is_empty() && !has_thoughts && !is_structured {
             prop_assert_eq!(&whole.content, &text, "something of it is lost");
         }

@@ -1,0 +1,81 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// All of `text`, closed at its end.
+fn forced(text: &str) -> String {
+    let (mut transcoder, mut out) = (Transcoder::new(), String::new());
+    for c in text.chars() {
+        if transcoder.push(c, &mut out) != Flow::More {
+            break;
+        }
+    }
+    transcoder.close(&mut out);
+    out
+}
+
+#[test]
+fn json_stays_as_it_is() {
+    for text in [
+        "{}",
+        "{ }",
+        r#"{"a" : [1, -2.5e+3 ,true],"b":{"c":null}  }"#,
+        r#"{"a": "x\"} \\ \u00e9 \ud83d\ude00 é"}"#,
+        "[\n  1\n]",
+    ] {
+        assert_eq!(mended(text).as_deref(), Some(text));
+    }
+}
+
+#[test]
+fn near_json_becomes_json() {
+    assert_eq!(mended("{\"a\": \"x\ny\tz\"}").as_deref(), Some(r#"{"a": "x\ny\tz"}"#));
+    assert_eq!(
+        mended("{'a': True, 'b': [None, 'it\\'s \"x\"']}").as_deref(),
+        Some(r#"{"a": true, "b": [null, "it's \"x\""]}"#)
+    );
+    assert_eq!(mended("{\"a\": [1, 2,],}").as_deref(), Some(r#"{"a": [1, 2]}"#));
+    assert_eq!(mended(r#"{"re": "\d+\ud83d."}"#).as_deref(), Some(r#"{"re": "\\d+\ufffd."}"#));
+}
+
+#[test]
+fn a_guess_says_so() {
+    assert_eq!(mended("{\"a\": foo}"), None);
+    assert_eq!(mended("{\"a\": 1"), None);
+    assert_eq!(mended("{} {}"), None);
+    assert_eq!(forced("{\"a\": foo bar, b: 007}"), r#"{"a": "foo bar", "b": "007"}"#);
+    assert_eq!(forced(r#"{"a": "he said "hi" twice"}"#), r#"{"a": "he said \"hi\" twice"}"#);
+    assert_eq!(forced("{\"a\": [\"b"), r#"{"a": ["b"]}"#);
+    assert_eq!(forced("{\"a\": \"b\" \"c\""), r#"{"a": "b\" \"c"}"#);
+}
+
+proptest! {
+    #[test]
+    fn whatever_comes_in_json_comes_out(text in "[{}\\[\\]:,\"' \\\\ua0-9truen\n.-]{0,40}") {
+        let out = forced(&text);
+        prop_assert!(serde_json::from_str::<serde_json::Value>(&out).is_ok(), "{text:?} became {out:?}");
+    }
+
+    #[test]
+    fn valid_json_comes_out_byte_for_byte(value in value()) {
+        for text in [serde_json::to_string(&value).unwrap(), serde_json::to_string_pretty(&value).unwrap()] {
+            prop_assert_eq!(mended(&text), Some(text));
+        }
+    }
+}
+
+fn value() -> impl Strategy<Value = serde_json::Value> {
+    let leaf = prop_oneof![
+        Just(serde_json::Value::Null),
+        any::<bool>().prop_map(Into::into),
+        any::<i32>().prop_map(Into::into),
+        any::<String>().prop_map(Into::into),
+    ];
+    leaf.prop_recursive(4, 24, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Into::into),
+            prop::collection::vec((".{0,6}", inner), 0..4)
+                .prop_map(|fields| serde_json::Value::Object(fields.into_iter().collect())),
+        ]
+    })
+}
