@@ -65,7 +65,8 @@ pub(crate) fn error(error: &ApiError, shape: Shape, id: &RequestId) -> Response<
 /// All of a request's body, unpacked.
 ///
 /// # Errors
-/// 413 for one over the limit, 415 for one that is packed in a way that is not served, 408 for one that does not arrive in time, 400 for one that breaks off.
+/// 413 for one over the limit, 415 for one that is packed in a way that is not served, 408 for one that does not arrive
+/// in time, 400 for one that breaks off.
 ///
 /// # Cancel safety
 /// Dropping it drops the body.

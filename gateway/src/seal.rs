@@ -1,5 +1,5 @@
-//! The seal on reasoning that clients carry between turns: XChaCha20-Poly1305 under a key of the mesh, so that any of its
-//! gateways opens what another has sealed, and nobody else reads or makes one.
+//! The seal on reasoning that clients carry between turns: XChaCha20-Poly1305 under a key of the mesh, so that any of
+//! its gateways opens what another has sealed, and nobody else reads or makes one.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -1,8 +1,8 @@
 //! One conversation, asked in every dialect, whole and streamed, says the same: the same text, reasoning, calls, usage
 //! and reason for its end.
 //!
-//! A script answers in place of the weights, so that answers are of every shape; template, vocabulary and parser are the
-//! model's own.
+//! A script answers in place of the weights, so that answers are of every shape; template, vocabulary and parser are
+//! the model's own.
 #![allow(clippy::unwrap_used)] // every one is a check
 
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! Requests that broke other servers, through a whole node: what is wrong with them is said before the first byte, and a
-//! client that goes away frees its slot.
+//! Requests that broke other servers, through a whole node: what is wrong with them is said before the first byte, and
+//! a client that goes away frees its slot.
 #![allow(clippy::unwrap_used)] // every one is a check
 
 use std::time::{Duration, Instant};
@@ -19,7 +19,8 @@ say = "alpha END beta"
 contains = ["[almost]"]
 say = "alpha ENTER"
 [[rules]]
-contains = ["[echo]", "\"{\""]
+contains = ["[echo]", "\"arguments\": {}"]
+lacks = ["\"arguments\": {}}"]
 say = "The arguments are as they were."
 "#;
 

@@ -15,8 +15,8 @@ decide it (`just docs` writes it).
 - **no effect**: accepted, and named in the response's header `x-mesh-ignored`, because nothing here depends on it.
 - **refused**: it would change the answer, and is not served. A value that asks for nothing is accepted.
 
-Null is the same as absent everywhere. A field that is not listed has no effect, and is named in `x-mesh-ignored`. A value
-of a wrong type or out of range is refused with its path in `param`.
+Null is the same as absent everywhere. A field that is not listed has no effect, and is named in `x-mesh-ignored`. A
+value of a wrong type or out of range is refused with its path in `param`.
 ";
 
 /// `docs/parameters.md`.
@@ -46,10 +46,10 @@ fn handling(field: &Field) -> String {
 
 const ERRORS: &str = "# Errors
 
-Every error is an object: `{\"error\": {\"message\", \"type\", \"param\", \"code\"}}`, for `/v1/messages` in Anthropic's shape,
-`{\"type\": \"error\", \"error\": {\"type\", \"message\"}, \"request_id\"}`. `message` is one sentence for people, `code` is stable.
-429 and 503 carry `Retry-After`. An error after the first byte of a stream is its last event. This page is made from the
-table in `crates/openai/src/error.rs` (`just docs` writes it).
+Every error is an object: `{\"error\": {\"message\", \"type\", \"param\", \"code\"}}`, for `/v1/messages` in
+Anthropic's shape, `{\"type\": \"error\", \"error\": {\"type\", \"message\"}, \"request_id\"}`. `message` is
+one sentence for people, `code` is stable. 429 and 503 carry `Retry-After`. An error after the first byte of a stream is
+its last event. This page is made from the table in `crates/openai/src/error.rs` (`just docs` writes it).
 
 | status | code | when |
 | --- | --- | --- |

@@ -24,7 +24,10 @@ impl ChatLogprobs {
 }
 
 fn chat_token(token: &TokenLogprob) -> Value {
-    let entry = |piece: &[u8], logprob: f32| json!({"token": String::from_utf8_lossy(piece), "logprob": finite(logprob), "bytes": piece});
+    let entry = |piece: &[u8], logprob: f32| {
+        let (token, logprob) = (String::from_utf8_lossy(piece), finite(logprob));
+        json!({"token": token, "logprob": logprob, "bytes": piece})
+    };
     let mut shown = entry(&token.piece, token.logprob);
     shown["top_logprobs"] = token.top.iter().map(|(piece, logprob)| entry(piece, *logprob)).collect();
     shown

@@ -1,4 +1,5 @@
-//! `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's dialect, <https://docs.anthropic.com/en/api/messages>.
+//! `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's dialect
+//! (<https://docs.anthropic.com/en/api/messages>).
 //!
 //! A message is a list of blocks. Results of tools stand in the user's messages and become messages of their own here;
 //! what the model thought stands in the assistant's, with a `signature` that this server makes and reads again.

@@ -1,5 +1,5 @@
-//! `/openapi.json`: what the gateway serves, for tools that read it. Request bodies are made from the tables that decide
-//! about their fields.
+//! `/openapi.json`: what the gateway serves, for tools that read it. Request bodies are made from the tables that
+//! decide about their fields.
 
 use serde_json::{Map, Value, json};
 
@@ -34,7 +34,7 @@ const OPERATIONS: &[Operation] = &[
     post("/v1/messages/count_tokens", "Count the tokens of a conversation", || json_of(json!({
         "type": "object", "required": ["input_tokens"], "properties": {"input_tokens": {"type": "integer"}},
     }))),
-    post("/v1/embeddings", "Refused: no model that is served pools", || json_of(json!({"type": "object"}))),
+    post("/v1/embeddings", "Refused: no model that is served pools", any_object),
     post("/tokenize", "Cut a text or a conversation into tokens", || json_of(json!({
         "type": "object", "required": ["tokens", "count", "max_model_len"],
         "properties": {"tokens": {"type": "array"}, "count": {"type": "integer"}, "max_model_len": {"type": "integer"}},
@@ -42,16 +42,32 @@ const OPERATIONS: &[Operation] = &[
     post("/detokenize", "The text of tokens", || json_of(json!({
         "type": "object", "required": ["content"], "properties": {"content": {"type": "string"}},
     }))),
-    get("/v1/models", "The models that answer now", || json_of(json!({
-        "type": "object", "required": ["object", "data"],
-        "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": {"$ref": "#/components/schemas/Model"}}},
-    })), &[]),
-    get("/v1/models/{model}", "One model: its context, how it calls tools, where it runs", || json_of(json!({"$ref": "#/components/schemas/Model"})), &[404, 503]),
-    get("/health", "Whether every model has computed something through all its stages a short while ago", || json_of(json!({"type": "object"})), &[503]),
-    get("/ready", "Whether a model answers now", || json_of(json!({"type": "object"})), &[503]),
-    get("/metrics", "Counters, for Prometheus", || json!({"text/plain": {"schema": {"type": "string"}}, "application/openmetrics-text": {"schema": {"type": "string"}}}), &[]),
-    get("/openapi.json", "This", || json_of(json!({"type": "object"})), &[]),
+    get("/v1/models", "The models that answer now", models, &[]),
+    get("/v1/models/{model}", "One model: its context, how it calls tools, where it runs", one_model, &[404, 503]),
+    get("/health", "Whether every model has computed something through all its stages lately", any_object, &[503]),
+    get("/ready", "Whether a model answers now", any_object, &[503]),
+    get("/metrics", "Counters, for Prometheus", counters, &[]),
+    get("/openapi.json", "This", any_object, &[]),
 ];
+
+fn models() -> Value {
+    let data = json!({"type": "array", "items": {"$ref": "#/components/schemas/Model"}});
+    json_of(json!({
+        "type": "object", "required": ["object", "data"], "properties": {"object": {"const": "list"}, "data": data},
+    }))
+}
+
+fn one_model() -> Value {
+    json_of(json!({"$ref": "#/components/schemas/Model"}))
+}
+
+fn any_object() -> Value {
+    json_of(json!({"type": "object"}))
+}
+
+fn counters() -> Value {
+    json!({"application/openmetrics-text": {"schema": {"type": "string"}}})
+}
 
 fn json_of(schema: Value) -> Value {
     json!({"application/json": {"schema": schema}})

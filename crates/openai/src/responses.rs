@@ -1,7 +1,7 @@
 //! `POST /v1/responses`: <https://platform.openai.com/docs/api-reference/responses>.
 //!
-//! A conversation is a list of items here: messages, calls, results and reasoning, each by itself. They are put together
-//! to turns, and an answer is taken apart to items. Nothing is stored: `store` has no effect, and what would need
+//! A conversation is a list of items here: messages, calls, results and reasoning, each by itself. They are put
+//! together to turns, and an answer is taken apart to items. Nothing is stored: `store` has no effect, and what would need
 //! something stored is refused by name.
 
 mod input;

@@ -18,10 +18,10 @@ pub(crate) static MESSAGES: Table = Table {
             read("top_k", Kind::Integer("0 keeps all tokens")),
             read("stop_sequences", Kind::Array("strings")).note("at most 64"),
             read("tools", Kind::Array("tools"))
-                .note("with an `input_schema`; tools that the vendor runs or defines are left out, and named in `x-mesh-ignored`"),
-            read("tool_choice", Kind::Object).note("`auto`, `any`, `tool`, `none`, each with `disable_parallel_tool_use`"),
+                .note("with an `input_schema`; those that the vendor runs or defines are left out, and `x-mesh-ignored` says so"),
+            read("tool_choice", Kind::Object).note("`auto`, `any`, `tool`, `none`, with `disable_parallel_tool_use`"),
             read("thinking", Kind::Object)
-                .note("`enabled` and `disabled` set the template's `enable_thinking`; `budget_tokens` and `display` have no effect"),
+                .note("`enabled` and `disabled` set the template's `enable_thinking`; nothing else in it has an effect"),
             read("output_config", Kind::Object).note("`effort`: a variable of the chat template; `format`"),
             read("output_format", Kind::Object),
             read("min_p", Kind::Range(0.0, 1.0)).note("this server's addition"),
@@ -53,8 +53,9 @@ pub(crate) static MESSAGES_BLOCK: Table = Table {
     request: "POST /v1/messages",
     place: "messages[].content[]",
     fields: &[&[
-        read("type", Kind::Text)
-            .note("`text`, `tool_use`, `tool_result`, `thinking`, `redacted_thinking`; images and documents are refused; blocks of hosted tools are left out"),
+        read("type", Kind::Text).note(
+            "`text`, `tool_use`, `tool_result`, `thinking`, `redacted_thinking`; those of hosted tools are left out",
+        ),
         read("text", Kind::Text),
         read("id", Kind::Text),
         read("name", Kind::Text),

@@ -14,8 +14,9 @@ pub(crate) static RESPONSES: Table = Table {
             read("stream", Kind::Flag),
             read("max_output_tokens", Kind::Count).note("a ceiling, not a reservation"),
             read("temperature", Kind::Range(0.0, 2.0)),
-            read("tools", Kind::Array("tools"))
-                .note("`function`, and `namespace`, which holds some; other types are left out, and named in `x-mesh-ignored`"),
+            read("tools", Kind::Array("tools")).note(
+                "`function`, and `namespace`, which holds some; others are left out, and `x-mesh-ignored` says so",
+            ),
             read("tool_choice", Kind::TextOrObject).note("`auto`, `none`, `required` or a function"),
             read("parallel_tool_calls", Kind::Flag),
             read("reasoning", Kind::Object).note("`effort`: a variable of the chat template; `summary` has no effect"),

@@ -17,8 +17,8 @@ pub static TABLES: &[&Table] = &[
     &super::EMBEDDINGS,
 ];
 
-/// How tokens are drawn, but for the temperature, whose range is the dialect's. The names of llama.cpp's server, vLLM and
-/// Ollama where OpenAI has none.
+/// How tokens are drawn, but for the temperature, whose range is the dialect's. The names of llama.cpp's server, vLLM
+/// and Ollama where OpenAI has none.
 pub(super) const SAMPLING: &[Field] = &[
     read("top_p", Kind::Range(0.0, 1.0)),
     read("top_k", Kind::Integer("0 keeps all tokens")).note("-1 is taken as 0"),

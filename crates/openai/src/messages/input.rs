@@ -146,7 +146,7 @@ impl Reader<'_> {
         blocks.into_iter().map(block).collect::<Result<_, _>>().map(Some)
     }
 
-    /// Blocks of tools that the vendor runs say nothing here; anything else that is no text cannot be shown to the model.
+    /// Blocks of tools that the vendor runs say nothing here; what else is no text cannot be shown to the model.
     fn leave_out(&mut self, block: &Object<'_>) -> Result<(), Fault> {
         let kind = block.required("type")?;
         let hosted = ["server_tool_use", "mcp_tool_use", "mcp_tool_result", "container_upload"];

@@ -155,7 +155,8 @@ fn usage(usage: Usage) -> Value {
     })
 }
 
-/// The arguments of a call as the object that they have to be here. What a model wrote that is none is kept under a name.
+/// The arguments of a call as the object that they have to be here. What a model wrote that is none is kept under a
+/// name.
 fn input(call: &ToolCall) -> Value {
     match serde_json::from_str(&call.arguments) {
         Ok(object @ Value::Object(_)) => object,
