@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures::Stream;
 use kernels_ffi::KvType;
@@ -24,6 +25,9 @@ use super::progress::reported;
 
 /// Events that may wait for a slow caller.
 const EVENTS: usize = 16;
+
+/// How often the log says how far a fetch is.
+const LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// Runs stages for admitted peers.
 pub struct StageControlService {
@@ -144,8 +148,14 @@ impl Loading {
         let fetching = self.fetcher.fetch(slice, manifest, move |now| {
             progress.send_replace(now);
         });
+        let mut logged = Instant::now();
         let fetched = reported(fetching, seen, |Progress { done, total }| {
-            expected.says(format!("fetching: {} of {}", ByteSize(done), ByteSize(total)));
+            let detail = format!("fetching: {} of {}", ByteSize(done), ByteSize(total));
+            if logged.elapsed() > LOG_EVERY {
+                logged = Instant::now();
+                tracing::info!("{detail}");
+            }
+            expected.says(detail);
             let event = Event::Fetching(v1::Fetching { done_bytes: done, total_bytes: total });
             // A caller that is slow to listen hears the next one.
             let _ = events.try_send(Ok(v1::LoadStageEvent { event: Some(event) }));

@@ -17,7 +17,7 @@ const REPORT_EVERY: Duration = Duration::from_millis(500);
 pub async fn reported<T>(
     work: impl Future<Output = T>,
     progress: watch::Receiver<Progress>,
-    report: impl Fn(Progress),
+    mut report: impl FnMut(Progress),
 ) -> T {
     let mut reports = Box::pin(WatchStream::from_changes(progress).throttle(REPORT_EVERY));
     tokio::pin!(work);

@@ -3,7 +3,7 @@
 //! A folder of `<slice id>.gguf`, and of `<slice id>.partial` for those that are not complete; there is one cache for it.
 //! Whoever uses a slice holds a [`Lease`]; what nobody holds goes when room is needed, least recently used first.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -53,6 +53,14 @@ struct Held {
     leases: usize,
     /// Bytes that it will take when it is complete.
     reserved: u64,
+}
+
+/// What takes room in the cache.
+struct Census {
+    /// Bytes of slices in use.
+    in_use: u64,
+    /// Those that are not, the least recently used first.
+    idle: VecDeque<Entry>,
 }
 
 /// Holds a slice, or the room for one, in the cache.
@@ -111,8 +119,9 @@ impl SliceCache {
         entries::sweep(&folder, STALE_AFTER).map_err(io)?;
         let shared = Shared { folder: folder.clone(), limit, state: Mutex::default(), syncing: TaskTracker::new() };
         let cache = Self { shared: Arc::new(shared) };
-        // A lower limit than last time: nothing is in use yet, so this cannot fail for want of room.
-        cache.evict(&cache.lock(), &HashSet::new(), 0).map_err(io)?;
+        // A lower limit than last time: nothing is in use yet.
+        let census = cache.census(&cache.lock(), None).map_err(io)?;
+        cache.shrink(census, limit.0).map_err(io)?;
         Ok(cache)
     }
 
@@ -163,28 +172,41 @@ impl SliceCache {
         turn.lock_owned().await
     }
 
-    /// Makes room for a slice of `bytes`, and holds it. Removes others, least recently used first.
+    /// Makes room for a slice of `bytes`, and holds it. Removes others, least recently used first; none where that would
+    /// not help.
     ///
     /// # Errors
     /// [`CacheError::Limit`], [`CacheError::Io`].
     pub(super) fn room(&self, id: SliceId, bytes: u64) -> Result<Lease, CacheError> {
         let mut state = self.lock();
-        let own = HashSet::from([id.to_string()]);
-        let in_use = self.evict(&state, &own, bytes).map_err(|source| self.io(source))?;
-        if in_use.saturating_add(bytes) > self.shared.limit.0 {
-            let (needed, limit) = (ByteSize(bytes), self.shared.limit);
-            return Err(CacheError::Limit { needed, limit, in_use: ByteSize(in_use) });
+        let census = self.census(&state, Some(id)).map_err(|source| self.io(source))?;
+        let limit = self.shared.limit;
+        if census.in_use.saturating_add(bytes) > limit.0 {
+            return Err(CacheError::Limit { needed: ByteSize(bytes), limit, in_use: ByteSize(census.in_use) });
         }
+        self.shrink(census, limit.0 - bytes).map_err(|source| self.io(source))?;
         Ok(self.hold(&mut state, id, bytes))
     }
 
-    /// Checks that the disk has room for `bytes` more.
+    /// Makes sure that the disk has room for `bytes` more, as [`Self::room`] does for the limit.
     ///
     /// # Errors
     /// [`CacheError::Disk`], [`CacheError::Io`].
-    pub(super) fn check_disk(&self, bytes: u64) -> Result<(), CacheError> {
-        let free = fs4::available_space(&self.shared.folder).map_err(|source| self.io(source))?;
-        if free < bytes { Err(CacheError::Disk { needed: ByteSize(bytes), free: ByteSize(free) }) } else { Ok(()) }
+    pub(super) fn disk_room(&self, bytes: u64) -> Result<(), CacheError> {
+        let state = self.lock();
+        let io = |source| self.io(source);
+        let mut census = self.census(&state, None).map_err(io)?;
+        let free = || fs4::available_space(&self.shared.folder);
+        let possible = free().map_err(io)?.saturating_add(census.idle.iter().map(|entry| entry.bytes).sum());
+        if possible < bytes {
+            return Err(CacheError::Disk { needed: ByteSize(bytes), free: ByteSize(possible) });
+        }
+        while free().map_err(io)? < bytes
+            && let Some(entry) = census.idle.pop_front()
+        {
+            self.remove(&entry).map_err(io)?;
+        }
+        Ok(())
     }
 
     /// Where an unfinished slice lies.
@@ -206,27 +228,36 @@ impl SliceCache {
         self.shared.syncing.wait().await;
     }
 
-    /// Removes what is not in use until `bytes` fit under the limit, or nothing is left to remove. `besides` are names
-    /// that do not count, and stay. Gives the bytes that the others take.
-    fn evict(&self, state: &State, besides: &HashSet<String>, bytes: u64) -> io::Result<u64> {
+    /// What there is, but for `besides`.
+    fn census(&self, state: &State, besides: Option<SliceId>) -> io::Result<Census> {
+        let besides = besides.map(|id| id.to_string());
+        let counts = |name: &String| Some(name) != besides.as_ref();
         let mut entries = entries::all(&self.shared.folder)?;
-        entries.retain(|entry| !besides.contains(&entry.name));
-        let size = |entry: &Entry| entry.bytes.max(state.held.get(&entry.name).map_or(0, |held| held.reserved));
-        let known: HashSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
-        // Room that was given and of which nothing is on the disk yet.
-        let promised = state.held.iter().filter(|(name, _)| !known.contains(name.as_str()) && !besides.contains(*name));
-        let mut taken: u64 = promised.map(|(_, held)| held.reserved).sum();
-        taken += entries.iter().map(size).sum::<u64>();
+        entries.retain(|entry| counts(&entry.name));
         entries.sort_by_key(|entry| entry.used);
-        for entry in entries.iter().filter(|entry| !state.held.contains_key(&entry.name)) {
-            if taken.saturating_add(bytes) <= self.shared.limit.0 {
-                break;
-            }
-            tracing::info!(slice = %entry.name, "removed from the cache: {}", ByteSize(entry.bytes));
-            entry.remove(&self.shared.folder)?;
-            taken -= size(entry);
+        let on_disk: HashMap<String, u64> = entries.iter().map(|entry| (entry.name.clone(), entry.bytes)).collect();
+        // Room that was given counts, whether anything is in it already or not.
+        let size = |(name, held): (&String, &Held)| on_disk.get(name).copied().unwrap_or(0).max(held.reserved);
+        let in_use = state.held.iter().filter(|(name, _)| counts(name)).map(size).sum();
+        let idle = entries.into_iter().filter(|entry| !state.held.contains_key(&entry.name)).collect();
+        Ok(Census { in_use, idle })
+    }
+
+    /// Removes what is not in use, least recently used first, until all take no more than `most`.
+    fn shrink(&self, mut census: Census, most: u64) -> io::Result<()> {
+        let mut taken = census.in_use + census.idle.iter().map(|entry| entry.bytes).sum::<u64>();
+        while taken > most
+            && let Some(entry) = census.idle.pop_front()
+        {
+            self.remove(&entry)?;
+            taken -= entry.bytes;
         }
-        Ok(taken)
+        Ok(())
+    }
+
+    fn remove(&self, entry: &Entry) -> io::Result<()> {
+        tracing::info!(slice = %entry.name, "removed from the cache: {}", ByteSize(entry.bytes));
+        entry.remove(&self.shared.folder)
     }
 
     fn hold(&self, state: &mut State, id: SliceId, reserved: u64) -> Lease {

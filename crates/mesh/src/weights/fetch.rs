@@ -134,7 +134,7 @@ impl SliceFetcher {
         }
         let (lease, writer) = self.begin(id, request.layers, Arc::clone(&manifest), Arc::clone(&turn)).await?;
         let (total, missing) = (writer.slice_bytes(), writer.missing_bytes());
-        self.cache.check_disk(missing)?;
+        self.cache.disk_room(missing)?;
         progress(Progress { done: total - missing, total });
         let (layers, here) = (request.layers, ByteSize(total - missing));
         tracing::info!(%layers, holders = request.holders.len(), "fetching {}, {here} are here", ByteSize(total));
