@@ -12,8 +12,8 @@ use std::sync::OnceLock;
 
 use libfuzzer_sys::{Corpus, fuzz_target};
 use mesh_gguf::{
-    Bytes, EmbeddingSource, GgmlType, Header, Manifest, Metadata, ModelInfo, Progress, SlicePlan, SliceWriter, Source,
-    TensorInfo, Value, allowed_cuts, check_range,
+    Bytes, EmbeddingSource, GgmlType, Header, Manifest, Metadata, ModelInfo, Part, Progress, SlicePlan, SliceWriter,
+    Source, TensorInfo, Value, allowed_cuts, check_range,
 };
 use mesh_types::LayerRange;
 
