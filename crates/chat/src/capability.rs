@@ -9,7 +9,7 @@ mod probe;
 use std::fmt;
 
 use crate::error::ChatError;
-use crate::format::{Format, PROSE};
+use crate::format::{EMULATED, Format, PROSE};
 use crate::template::{Arguments, ChatTemplate};
 
 /// How a model is made to call tools.
@@ -88,6 +88,17 @@ impl Capability {
             (None, Strategy::Emulated(_)) => Strategy::Native(&PROSE),
         };
         Self { strategy, ..self }
+    }
+}
+
+impl Strategy {
+    /// The texts that make the structure of an answer. Where they are special tokens of a vocabulary, their text has to
+    /// reach the reader all the same.
+    pub fn markers(&self) -> Vec<&'static str> {
+        match self {
+            Self::Native(format) => format.markers(),
+            Self::Emulated(_) => EMULATED.markers(),
+        }
     }
 }
 

@@ -67,7 +67,7 @@ pub struct Enforced {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unenforceable {
     /// That of a strict tool.
-    #[error("the strict schema of the function `{name}` asks for what cannot be enforced: `{path}`")]
+    #[error("the strict schema of the function `{name}` asks for what cannot be enforced: {}", named(.path))]
     Arguments {
         /// Its place in the request's list.
         index: usize,
@@ -76,14 +76,25 @@ pub enum Unenforceable {
         /// The place in its schema; empty: all of it.
         path: String,
     },
+    /// A call has to come, and how the model writes calls is not enforced.
+    #[error("a call cannot be forced: how calls are written in the format `{format}` is not enforced")]
+    Choice {
+        /// The format.
+        format: &'static str,
+    },
     /// That of a strict response format.
-    #[error("the strict schema of the response format `{name}` asks for what cannot be enforced: `{path}`")]
+    #[error("the strict schema of the response format `{name}` asks for what cannot be enforced: {}", named(.path))]
     Response {
         /// Its name.
         name: String,
         /// The place in the schema; empty: all of it.
         path: String,
     },
+}
+
+/// A place in a schema, in words.
+fn named(path: &str) -> String {
+    if path.is_empty() { "all of it".to_owned() } else { format!("`{path}`") }
 }
 
 impl Demand<'_> {
@@ -98,6 +109,9 @@ impl Demand<'_> {
             self.tools.iter().enumerate().filter(|(_, tool)| self.choice.allows(&tool.name)).collect();
         let answer = self.answer(&mut maker, format)?;
         let is_enforceable = format.syntax == Syntax::Harmony || !format.written().is_empty();
+        if !is_enforceable {
+            self.check_unenforceable(format, &tools)?;
+        }
         if tools.is_empty() || !is_enforceable {
             let constraint = match answer {
                 Some(answer) => Some(self.held_from_the_start(format, maker.lark.finish(&answer))),
@@ -117,6 +131,19 @@ impl Demand<'_> {
             None => self.held_from_a_marker(format, &tools, maker.lark.finish(&calls)),
         };
         Ok(Enforced { constraint: Some(constraint), relaxed: maker.relaxed })
+    }
+
+    /// Refuses what `format`, in which calls are not enforced, cannot promise.
+    fn check_unenforceable(&self, format: &Format, tools: &[(usize, &Tool)]) -> Result<(), Unenforceable> {
+        if self.choice.forces() {
+            return Err(Unenforceable::Choice { format: format.name });
+        }
+        match tools.iter().find(|(_, tool)| tool.is_strict()) {
+            Some((index, tool)) => {
+                Err(Unenforceable::Arguments { index: *index, name: tool.name.clone(), path: String::new() })
+            }
+            None => Ok(()),
+        }
     }
 
     fn format(&self) -> &'static Format {

@@ -239,8 +239,7 @@ fn read_template(path: &Path) -> Result<String, ServedModelError> {
 
 /// Special tokens whose texts are among the markers of the format in which the model answers.
 fn structural(vocab: &Vocab, strategy: &Strategy) -> BTreeSet<i32> {
-    let Strategy::Native(format) = strategy else { return BTreeSet::new() };
-    let markers = format.markers();
+    let markers = strategy.markers();
     let is_marker = |token: &i32| {
         !vocab.is_eog(*token)
             && vocab.attr(*token).is_control()

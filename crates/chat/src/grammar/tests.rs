@@ -312,6 +312,18 @@ fn what_a_strict_tool_asks_beyond_is_refused_and_else_reported() {
 }
 
 #[test]
+fn a_call_is_not_forced_where_it_cannot_be() {
+    let kimi = || Strategy::Native(Format::named("kimi_k3").expect("a format"));
+    let refused = Asked::of(kimi(), ToolChoice::Required).try_enforced("", "").expect_err("a refusal");
+    assert_eq!(refused, Unenforceable::Choice { format: "kimi_k3" });
+    assert_eq!(Asked::of(kimi(), ToolChoice::Auto).enforced().constraint, None);
+    let function = json!({"name": "f", "strict": true});
+    let strict = Tool::from_definition(json!({"type": "function", "function": function})).expect("a tool");
+    let asked = Asked { tools: vec![strict], ..Asked::of(kimi(), ToolChoice::Auto) };
+    assert!(matches!(asked.try_enforced("", ""), Err(Unenforceable::Arguments { index: 0, .. })));
+}
+
+#[test]
 fn an_answer_has_the_shape_that_is_asked_for() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "array", "items": {
         "enum": ["x", null]}}}, "required": ["b"]});
