@@ -181,7 +181,8 @@ impl ServedModel {
 
     /// The texts of the special tokens that make the structure of an answer.
     pub fn control_text(&self) -> Vec<String> {
-        self.structural.iter().filter_map(|token| self.vocab.text(*token)).collect()
+        let texts = self.structural.iter().filter_map(|token| self.vocab.text(*token));
+        texts.filter(|text| !text.is_empty()).collect()
     }
 
     /// Tokens that end a generation.
