@@ -69,6 +69,19 @@ impl Model {
     pub(crate) fn new(source: &str) -> Result<Self, ChatError> {
         let template = ChatTemplate::parse(source, "<s>", "</s>")?;
         let specials = special_texts(source);
+        let before = question();
+        let mut model = Self::with(template, source, specials)?;
+        // Some templates put the texts of special tokens together as they render.
+        let shown = model.render(&[&before[..], &[message("assistant", "Mild.")], &before[..]].concat(), true);
+        let called = model.render(&[&before[..], &[model.turn(Scene::Call)]].concat(), false);
+        for text in [shown, called].into_iter().flatten() {
+            model.specials.extend(special_texts(&text));
+        }
+        let Self { template, specials, .. } = model;
+        Self::with(template, source, specials)
+    }
+
+    fn with(template: ChatTemplate, source: &str, specials: BTreeSet<String>) -> Result<Self, ChatError> {
         let (control, user_defined): (Vec<&str>, Vec<&str>) =
             specials.iter().map(String::as_str).partition(|text| is_control(text));
         let definition = json!({"type": "function", "function": {
@@ -88,7 +101,7 @@ impl Model {
 
     /// Plays a turn, and measures the next prompt. `None`: the template cannot have such a turn.
     pub(crate) fn play(&self, scene: Scene) -> Option<Reuse> {
-        let before = [message("system", "You are helpful."), message("user", "What is the weather in Graz today?")];
+        let before = question();
         let layout = self.layout(&before)?;
         let text = self.generated(&before, scene)?;
         let said = self.sampled(&text);
@@ -127,18 +140,23 @@ impl Model {
         })
     }
 
-    /// What the model says: as its template renders such a turn.
-    fn generated(&self, before: &[Message], scene: Scene) -> Option<String> {
+    /// The turn, as a client would send it.
+    fn turn(&self, scene: Scene) -> Message {
         let call = ToolCall {
             id: "call00001".to_owned(),
             name: "get_weather".to_owned(),
             arguments: "{\"city\": \"Graz\"}".to_owned(),
         };
-        let turn = match scene {
+        match scene {
             Scene::Answer => message("assistant", "It is mild and sunny in Graz today."),
             Scene::TextAndCall => Message { tool_calls: vec![call], ..message("assistant", PROSE) },
             _ => Message { tool_calls: vec![call], ..message("assistant", "") },
-        };
+        }
+    }
+
+    /// What the model says: as its template renders such a turn.
+    fn generated(&self, before: &[Message], scene: Scene) -> Option<String> {
+        let turn = self.turn(scene);
         let thinks = matches!(scene, Scene::HiddenThoughts | Scene::SentThoughts);
         let rendered = |reasoning: Option<&str>| {
             let turn = Message { reasoning_content: reasoning.map(str::to_owned), ..turn.clone() };
@@ -163,6 +181,10 @@ impl Model {
 
     /// A model's turn ends with its last control token; what a template puts behind it is not generated.
     fn up_to_the_end(&self, text: &str) -> String {
+        let ends =
+            |text: &str| self.specials.iter().any(|special| is_control(special) && text.ends_with(special.as_str()));
+        // Where a template closes the whole conversation as well.
+        let text = text.trim_end().strip_suffix("</s>").map(str::trim_end).filter(|text| ends(text)).unwrap_or(text);
         let controls = self.specials.iter().filter(|special| is_control(special));
         let end = controls.filter_map(|special| Some(text.rfind(special.as_str())? + special.len())).max();
         match end {
@@ -252,6 +274,10 @@ impl Model {
         }
         pieces
     }
+}
+
+fn question() -> [Message; 2] {
+    [message("system", "You are helpful."), message("user", "What is the weather in Graz today?")]
 }
 
 fn message(role: &str, content: &str) -> Message {
