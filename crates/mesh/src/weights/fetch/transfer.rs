@@ -23,11 +23,11 @@ use crate::Mesh;
 use crate::weights::holder::{Holder, HolderFault};
 
 /// Holders that are asked at the same time.
-const HOLDERS_AT_ONCE: usize = 4;
+const HOLDERS_AT_ONCE: usize = 3;
 /// Chunks that are being received, verified or written.
 const CHUNKS_IN_MEMORY: usize = HOLDERS_AT_ONCE + 1;
 /// Chunks of one holder that may be on their way to the disk before the next is received.
-const WRITES_AT_ONCE: usize = 2;
+const WRITES_AT_ONCE: usize = 1;
 /// How soon an idle holder looks again whether another is late.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
