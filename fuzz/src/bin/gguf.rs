@@ -28,7 +28,8 @@ fuzz_target!(|data: &[u8]| -> Corpus {
     assert!(canonical.is_canonical());
     let bytes = canonical.to_bytes();
     assert!(canonical.is_written_as(&bytes));
-    assert_eq!(Header::parse(&bytes).as_ref(), Ok(&canonical));
+    // By bytes: a value may be no number, which equals nothing.
+    assert_eq!(Header::parse(&bytes).map(|header| header.to_bytes()).as_ref(), Ok(&bytes));
     plan(&canonical);
     travel(&canonical, &bytes);
     // Slow, and so not for every input; which ones is a matter of their bytes, so that what is found is found again.
@@ -77,7 +78,7 @@ fn travel(header: &Header, bytes: &[u8]) {
         let digests: Vec<Vec<u8>> =
             header.tensors().iter().map(|tensor| vec![7; 32 * chunks(tensor) as usize]).collect();
         let manifest = Manifest::from_parts(bytes, &digests).expect("it is what a holder sends");
-        assert_eq!(manifest.header(), header);
+        assert!(manifest.header().is_written_as(bytes));
         assert!(
             Manifest::from_parts(bytes, &digests[..digests.len().saturating_sub(1)]).is_err() || digests.is_empty()
         );
