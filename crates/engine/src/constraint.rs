@@ -23,11 +23,11 @@ mod lexicon;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mesh_types::{Constraint, ConstraintError};
+use mesh_types::{Constraint, ConstraintError, Start};
 
 pub use automaton::{Constrained, Taken};
 use automaton::{Plan, Primed};
-use grammar::{Compiler, Grammar};
+use grammar::Compiler;
 pub use lexicon::{Lexicon, Piece};
 
 /// Compiled grammars that are kept: those of the conversations under way, and of the ones before them.
@@ -50,8 +50,17 @@ pub enum EnforceError {
 pub struct Enforcer {
     lexicon: Arc<Lexicon>,
     compilers: VecDeque<Arc<Compiler>>,
-    /// Compiled from (text, with this compiler), the one used last in front.
-    grammars: VecDeque<(String, Arc<Compiler>, Grammar)>,
+    /// The one used last in front.
+    grammars: VecDeque<Kept>,
+}
+
+/// A compiled grammar, and what it was compiled from.
+struct Kept {
+    text: String,
+    start: Start,
+    close_in_time: bool,
+    compiler: Arc<Compiler>,
+    primed: Primed,
 }
 
 impl std::fmt::Debug for Enforcer {
@@ -73,11 +82,10 @@ impl Enforcer {
     pub fn open(&mut self, constraint: &Constraint, budget: u32) -> Result<Constrained, ConstraintError> {
         constraint.check()?;
         let compiler = self.compiler(constraint)?;
-        let grammar = match &constraint.grammar {
-            Some(text) => Some(self.grammar(text, &compiler)?),
+        let primed = match &constraint.grammar {
+            Some(text) => Some(self.primed(constraint, text, &compiler)?),
             None => None,
         };
-        let primed = grammar.map(|grammar| Primed::new(constraint, &grammar)).transpose()?;
         Ok(Constrained::new(Plan::new(constraint, &self.lexicon, &compiler, budget)?, primed))
     }
 
@@ -93,17 +101,33 @@ impl Enforcer {
         Ok(compiler)
     }
 
-    fn grammar(&mut self, text: &str, compiler: &Arc<Compiler>) -> Result<Grammar, ConstraintError> {
-        let is_it = |(known, by, _): &(String, Arc<Compiler>, Grammar)| known == text && Arc::ptr_eq(by, compiler);
-        let known = self.grammars.iter().position(is_it);
-        let entry = match known.and_then(|at| self.grammars.remove(at)) {
-            Some(entry) => entry,
-            None => (text.to_owned(), Arc::clone(compiler), compiler.compile(text).map_err(ConstraintError::Grammar)?),
+    fn primed(
+        &mut self,
+        constraint: &Constraint,
+        text: &str,
+        compiler: &Arc<Compiler>,
+    ) -> Result<Primed, ConstraintError> {
+        let Constraint { start, close_in_time, .. } = constraint;
+        let known = self.grammars.iter().position(|kept| {
+            kept.text == text
+                && kept.start == *start
+                && kept.close_in_time == *close_in_time
+                && Arc::ptr_eq(&kept.compiler, compiler)
+        });
+        let kept = match known.and_then(|at| self.grammars.remove(at)) {
+            Some(kept) => kept,
+            None => Kept {
+                text: text.to_owned(),
+                start: start.clone(),
+                close_in_time: *close_in_time,
+                compiler: Arc::clone(compiler),
+                primed: Primed::new(constraint, &compiler.compile(text).map_err(ConstraintError::Grammar)?)?,
+            },
         };
-        let grammar = entry.2.detached();
-        self.grammars.push_front(entry);
+        let primed = kept.primed.detached();
+        self.grammars.push_front(kept);
         self.grammars.truncate(KEPT_GRAMMARS);
-        Ok(grammar)
+        Ok(primed)
     }
 }
 

@@ -19,7 +19,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::StageError;
-use crate::frame::{Frame, MicroBatch, Output, Rows, StepFailure, StepResult, Want};
+use crate::frame::{Frame, MicroBatch, Output, Rows, SeqId, StepFailure, StepResult, Want};
+use crate::run::log_probabilities;
 use crate::stage::{LINK_DEPTH, Stage, StageLink, StageSpec};
 use slots::Slots;
 
@@ -252,7 +253,7 @@ impl Worker {
             let end = segment.start + segment.len;
             outputs.push(match segment.want {
                 Want::Nothing => continue,
-                Want::Token => Output::token(segment.seq, end, self.next(segment.seq, end)),
+                Want::Token => self.token(segment.seq, end, rows.last().copied().unwrap_or_default()),
                 Want::Logits => {
                     let all = (segment.start..end).zip(rows);
                     let all = all.flat_map(|(at, row)| self.logits(row, self.next(segment.seq, at + 1)));
@@ -263,8 +264,17 @@ impl Worker {
         outputs
     }
 
+    fn token(&self, seq: SeqId, end: u32, row: &[f32]) -> Output {
+        let token = self.next(seq, end);
+        let logprobs = self.slots.logprobs(seq).map(|top| {
+            let logits: Vec<f32> = self.logits(row, token).collect();
+            log_probabilities(&logits, token, usize::from(top))
+        });
+        Output { logprobs, ..Output::token(seq, end, token) }
+    }
+
     /// What the script says after the slot's first `len` positions, folded into the vocabulary.
-    fn next(&self, seq: crate::frame::SeqId, len: u32) -> TokenId {
+    fn next(&self, seq: SeqId, len: u32) -> TokenId {
         let tokens = self.slots.tokens(seq, len);
         let index = len.saturating_sub(self.slots.prompt_len(seq).unwrap_or(len));
         let token = self.shared.script.next(tokens, index).0;

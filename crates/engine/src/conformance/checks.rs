@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use mesh_types::TokenId;
+use mesh_types::{Constraint, Logprobs, RequestId, Sampling, TokenId};
 use tokio::time::Instant;
 
 use super::probe::{Bench, Probe, check_answer, name, open};
 use crate::error::StageError;
-use crate::frame::{Command, Frame, MicroBatch, Rows, SeqId, StepFailure, StepId, StepResult, Want};
+use crate::frame::{Command, Frame, MicroBatch, Open, Rows, SeqId, StepFailure, StepId, StepResult, Want};
 
 type Check = for<'a> fn(&'a Bench<'a>) -> BoxFuture<'a, Result<(), String>>;
 
@@ -134,6 +134,13 @@ fn invalid_frames(bench: &Bench<'_>, valid: &MicroBatch) -> Vec<(&'static str, F
         Frame::Batch(batch)
     };
     let command = |seq, len| Frame::Command(Command::Truncate { seq: SeqId(seq), len });
+    let beyond = TokenId(spec.n_vocab.cast_signed());
+    let opened = |change: &dyn Fn(&mut Open)| {
+        let sampling = Sampling::greedy();
+        let mut open = Open::new(SeqId(spec.n_seq - 1), RequestId::new("conformance"), 1, sampling);
+        change(&mut open);
+        Frame::Command(Command::Open(Box::new(open)))
+    };
     let mut frames = vec![
         ("a batch without tokens", change(&|batch| batch.tokens.clear())),
         ("a slot that is not there", change(&|batch| batch.segments[0].seq = SeqId(spec.n_seq))),
@@ -152,6 +159,15 @@ fn invalid_frames(bench: &Bench<'_>, valid: &MicroBatch) -> Vec<(&'static str, F
         ),
         ("a command to a slot that is not there", command(spec.n_seq, 0)),
         ("a length beyond the context", command(0, spec.n_ctx + 1)),
+        ("a run with a token beyond the vocabulary", opened(&|open| open.prompt_tail = vec![TokenId(-1)])),
+        ("a run with a bias for no token", opened(&|open| open.logit_bias = vec![(beyond, 1.0)])),
+        ("a run with a bias that is no number", opened(&|open| open.logit_bias = vec![(TokenId(0), f32::NAN)])),
+        ("a run that wants too many log probabilities", opened(&|open| open.logprobs = Some(Logprobs::MAX_TOP + 1))),
+        ("a run longer than the context", opened(&|open| open.generated = vec![TokenId(0); spec.n_ctx as usize])),
+        (
+            "a run with an empty marker",
+            opened(&|open| open.constraint = Some(Constraint::forbidding(vec![String::new()]))),
+        ),
         ("a result on the way down", Frame::Result(StepResult { step: StepId(0), outputs: Vec::new() })),
     ];
     if spec.is_first() {

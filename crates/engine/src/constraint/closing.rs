@@ -20,9 +20,11 @@ use super::grammar::Grammar;
 const MAX_LEN: usize = 16 << 10;
 /// Lexemes entered until a first way is found, and further ones in search of a shorter one.
 const LEXEMES: u32 = 8_000;
-const MORE_LEXEMES: u32 = 48;
+const MORE_LEXEMES: u32 = 16;
 /// Lexer states looked at within one lexeme.
 const MAX_STATES: usize = 4_000;
+/// Bytes tried within one lexeme once a way out of it is known.
+const MORE_BYTES: usize = 600;
 /// Ways out of a lexeme that are tried.
 const MAX_WAYS: usize = 8;
 
@@ -148,28 +150,35 @@ impl Walk<'_, '_> {
     fn ways(mut self, room: usize) -> Ways {
         let mut seen: HashSet<StateID> = HashSet::from([self.recognizer.lexer_state()]);
         let mut ways = Ways { out: Vec::new(), inner: vec![Vec::new()] };
-        let mut next = 0;
+        let (mut next, mut more) = (0, MORE_BYTES);
         while next < ways.inner.len() && ways.inner.len() < MAX_STATES {
             let from = ways.inner[next].clone();
             next += 1;
             // Ways are found in order of their length: those much longer than the first ones are not needed.
-            let enough = ways.out.len() >= MAX_WAYS && ways.out[MAX_WAYS - 1].len() < from.len();
-            if from.len() >= room || enough {
+            if from.len() >= room || more == 0 || ways.out.len() >= 2 * MAX_WAYS {
                 break;
             }
             self.go_to(&from);
-            for byte in self.candidates() {
-                let rows = self.rows();
-                if !self.recognizer.try_push_byte(byte) {
-                    continue;
+            for candidates in self.candidates() {
+                let mut possible = false;
+                for byte in candidates {
+                    more = if ways.out.is_empty() { MORE_BYTES } else { more.saturating_sub(1) };
+                    let rows = self.rows();
+                    if !self.recognizer.try_push_byte(byte) {
+                        continue;
+                    }
+                    possible = true;
+                    let way = [from.as_slice(), &[byte]].concat();
+                    if self.rows() != rows {
+                        ways.out.push(way);
+                    } else if seen.insert(self.recognizer.lexer_state()) {
+                        ways.inner.push(way);
+                    }
+                    self.recognizer.pop_bytes(1);
                 }
-                let way = [from.as_slice(), &[byte]].concat();
-                if self.rows() != rows {
-                    ways.out.push(way);
-                } else if seen.insert(self.recognizer.lexer_state()) {
-                    ways.inner.push(way);
+                if possible {
+                    break;
                 }
-                self.recognizer.pop_bytes(1);
             }
         }
         self.go_to(&[]);
@@ -181,15 +190,19 @@ impl Walk<'_, '_> {
         self.depth = way.iter().take_while(|byte| self.recognizer.try_push_byte(**byte)).count();
     }
 
-    /// Bytes that may follow; what closes comes first.
-    fn candidates(&mut self) -> Vec<u8> {
+    /// Bytes that may follow: what is written in plain letters, what closes first; and where nothing of that is possible,
+    /// all else.
+    fn candidates(&mut self) -> Vec<Vec<u8>> {
         let state = self.recognizer.lexer_state();
         match self.recognizer.lexer_mut().next_byte(state) {
-            NextByte::ForcedByte(byte) => vec![byte],
+            NextByte::ForcedByte(byte) => vec![vec![byte]],
             NextByte::Dead => Vec::new(),
             _ => {
                 let first = *b"\"}]>)0";
-                first.into_iter().chain((0..255).filter(|byte| !first.contains(byte))).collect()
+                let is_plain = |byte: &u8| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\n');
+                let rest = (0..255u8).filter(|byte| !first.contains(byte));
+                let (plain, other): (Vec<u8>, Vec<u8>) = rest.partition(is_plain);
+                vec![first.into_iter().chain(plain).collect(), other]
             }
         }
     }

@@ -21,6 +21,8 @@ struct Slot {
     hashes: Vec<u32>,
     /// Of the run that is open on this slot.
     prompt_len: Option<u32>,
+    /// Log probabilities that this run wants.
+    logprobs: Option<u8>,
     /// It should have been cut back, and could not.
     spoilt: bool,
     /// The lengths that it can be cut back to nevertheless.
@@ -39,12 +41,13 @@ impl Slots {
                 if slot.prompt_len.replace(open.prompt_len).is_some() {
                     return Err(StageError::InvalidFrame(format!("slot {} is open already", open.seq.0)));
                 }
+                slot.logprobs = open.logprobs;
             }
             Command::Truncate { seq, len } => self.truncate(seq, len),
             Command::Copy { from, to, len } => {
                 if from != to {
-                    let prompt_len = self.slots[to.0 as usize].prompt_len;
-                    self.slots[to.0 as usize] = Slot { prompt_len, ..self.slots[from.0 as usize].clone() };
+                    let Slot { prompt_len, logprobs, .. } = self.slots[to.0 as usize];
+                    self.slots[to.0 as usize] = Slot { prompt_len, logprobs, ..self.slots[from.0 as usize].clone() };
                 }
                 self.truncate(to, len);
             }
@@ -109,6 +112,10 @@ impl Slots {
     /// A hash of all tokens up to `position`.
     pub(super) fn history(&self, seq: SeqId, position: u32) -> u32 {
         self.slots[seq.0 as usize].hashes.get(position as usize).copied().unwrap_or_default()
+    }
+
+    pub(super) fn logprobs(&self, seq: SeqId) -> Option<u8> {
+        self.slots[seq.0 as usize].logprobs
     }
 
     pub(super) fn prompt_len(&self, seq: SeqId) -> Option<u32> {

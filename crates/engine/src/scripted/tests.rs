@@ -125,3 +125,19 @@ async fn a_batch_takes_its_service_time() {
     ask(&mut link, Frame::Batch(batch(0, 0, &[1, 2, 3], Want::Nothing))).await.unwrap();
     assert_eq!(started.elapsed().as_millis() / 20, 3);
 }
+
+#[tokio::test]
+async fn log_probabilities_are_those_of_its_logits() {
+    let stage = ScriptedStage::new(spec(0, 4), |_: &[TokenId], _| TokenId(7));
+    let run = Open { logprobs: Some(3), ..Open::new(SeqId(0), RequestId::new("r"), 2, Sampling::greedy()) };
+    let frames = [
+        Frame::Command(Command::Open(Box::new(run))),
+        Frame::Batch(batch(0, 0, &[1, 2], Want::Token)),
+        Frame::Command(Command::Truncate { seq: SeqId(0), len: 0 }),
+        Frame::Batch(batch(1, 0, &[1, 2], Want::Logits)),
+    ];
+    let answers = crate::testkit::run(&stage, &frames).await.unwrap();
+    let [Frame::Result(drawn), Frame::Result(rows)] = &answers[..] else { panic!("{answers:?}") };
+    let logits = &rows.outputs[0].logits.as_ref().unwrap()[50..];
+    assert_eq!(drawn.outputs[0].logprobs, Some(log_probabilities(logits, TokenId(7), 3)));
+}

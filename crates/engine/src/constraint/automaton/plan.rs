@@ -104,7 +104,6 @@ impl Plan {
 }
 
 /// The grammar at its beginning.
-#[derive(Clone)]
 pub(in crate::constraint) struct Primed {
     /// For [`Start::Immediately`] with nothing generated; for markers, behind each of them.
     pub(super) starts: Vec<Grammar>,
@@ -131,6 +130,11 @@ impl Primed {
         };
         let ways = starts.iter_mut().map(way).collect::<Result<_, _>>()?;
         Ok(Self { starts, ways })
+    }
+
+    /// A copy for another run, which shares nothing that one of them could exhaust.
+    pub(in crate::constraint) fn detached(&self) -> Self {
+        Self { starts: self.starts.iter().map(Grammar::detached).collect(), ways: self.ways.clone() }
     }
 
     /// A text behind start `which`.
