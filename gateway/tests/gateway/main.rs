@@ -4,6 +4,7 @@
 mod answers;
 mod binary;
 mod client;
+mod conversations;
 mod dialects;
 mod disconnects;
 mod failures;

@@ -392,3 +392,59 @@ async fn loopback_is_advertised_only_by_who_listens_there() {
     let ips = beta.mesh.advertised_ips();
     assert!(!ips.is_empty() && (ips.len() == 1 || ips.iter().all(|ip| !ip.is_loopback())), "{ips:?}");
 }
+
+#[tokio::test]
+async fn a_replaced_token_stops_and_members_stay_even_those_that_were_away() {
+    let alpha = TestNode::up("alpha").await;
+    alpha.mesh.publish(LocalStatus::default());
+    let old = alpha.mesh.token();
+    let beta = TestNode::join("beta", &alpha).await;
+    let away = TestNode::join("away", &alpha).await;
+    alpha.sees("away", PeerState::Ready).await;
+    let (_, dir, _) = away.kill();
+    alpha.sees("away", PeerState::Gone).await;
+
+    // Beta replaces it, and alpha hears.
+    alpha.sees("beta", PeerState::Ready).await;
+    beta.mesh.rotate_token().await.unwrap();
+    let learned = async {
+        while alpha.mesh.token().epoch != 2 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, learned).await.expect("alpha hears of the new secret");
+    let stranger = TestNode::with_token("stranger", &old).await;
+    let error = stranger.mesh.joined(PATIENCE).await.unwrap_err().to_string();
+    assert!(error.contains("it was replaced (epoch 2), ask for a new token"), "{error}");
+
+    let back = TestNode::start("away", dir, None, localhost(0)).await.unwrap();
+    back.mesh.publish(LocalStatus::default());
+    let learned = async {
+        while back.mesh.token().epoch != 2 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, learned).await.expect("who was away hears of the new secret");
+    let newcomer = TestNode::join("newcomer", &back).await;
+    newcomer.sees("away", PeerState::Ready).await;
+}
+
+#[tokio::test]
+async fn a_blocked_peer_is_thrown_out_everywhere_and_may_be_let_in_again() {
+    let alpha = TestNode::up("alpha").await;
+    alpha.mesh.publish(LocalStatus::default());
+    let beta = TestNode::join("beta", &alpha).await;
+    let bad = TestNode::join("bad", &alpha).await;
+    beta.sees("bad", PeerState::Ready).await;
+    bad.sees("beta", PeerState::Ready).await;
+    let presence = (alpha.mesh.presence(&bad.id()), beta.mesh.presence(&bad.id()));
+    assert!(alpha.mesh.block(&bad.id()) && !alpha.mesh.block(&bad.id()));
+    until(&presence.0).await;
+    until(&presence.1).await;
+    assert_eq!(beta.mesh.blocked(), [bad.id()]);
+    alpha.sees("bad", PeerState::Gone).await;
+    assert!(!alpha.mesh.is_admitted(&bad.id()));
+    let refused = bad.mesh.channel(&alpha.id());
+    assert!(AdminClient::new(refused).peers(v1::PeersRequest {}).await.is_err());
+    assert!(alpha.mesh.unblock(&bad.id()) && alpha.mesh.blocked().is_empty());
+}
