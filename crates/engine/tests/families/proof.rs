@@ -144,9 +144,11 @@ async fn assert_set_back(whole: &dyn Stage, split: &dyn Stage, within: f32, what
         }
         script.batch(&[(0, 4, Logits)]).batch(&[(1, 3, Logits)]).batch(&[(2, 2, Logits)]).batch(&[(0, 1, Logits)]);
     }
-    let (expected, found) = (outputs(whole, &straight).await, outputs(split, &astray).await);
+    let (expected, found) = (outputs(whole, &astray).await, outputs(split, &astray).await);
     assert_eq!(expected.len(), 4, "{what}");
     assert_agree(&expected, &found, within, &format!("{what}, set back"));
+    // Other cells of the cache are in use than if the rest had never been, which may move the last bits.
+    assert_agree(&outputs(whole, &straight).await, &found, within.max(0.001), &format!("{what}, against never astray"));
 }
 
 /// Tokens drawn, and rows of logits where all have `n_vocab` values.
