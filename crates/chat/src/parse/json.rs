@@ -9,8 +9,9 @@ use std::mem;
 /// Deepest nesting; `serde_json` reads no deeper either.
 const MAX_DEPTH: usize = 120;
 
-/// Stands for a quote that is a text of its own: between two of them all characters are what they are.
-pub(crate) const MARK: char = '\u{1}';
+/// Stands for a quote that is a text of its own: between two of them all characters are what they are, this one too
+/// where a model wrote it. Only [`Transcoder::push_mark`] makes it a quote.
+const MARK: char = '\u{1}';
 
 /// What becomes of one character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +65,8 @@ pub(crate) struct Transcoder {
     /// The first half of a surrogate pair, escaped.
     surrogate: Option<String>,
     broken: bool,
+    /// The character that is being taken is a mark.
+    is_mark: bool,
 }
 
 impl Default for Transcoder {
@@ -81,6 +84,7 @@ impl Transcoder {
             pending: String::new(),
             surrogate: None,
             broken: false,
+            is_mark: false,
         }
     }
 
@@ -97,6 +101,14 @@ impl Transcoder {
     /// Whether the next character is not part of a text.
     pub(crate) fn is_between(&self) -> bool {
         !matches!(self.state, State::Text { .. } | State::Escape { .. })
+    }
+
+    /// Takes a quote that is a text of its own.
+    pub(crate) fn push_mark(&mut self, out: &mut String) -> Flow {
+        self.is_mark = true;
+        let flow = self.push(MARK, out);
+        self.is_mark = false;
+        flow
     }
 
     /// Takes the next character.
@@ -144,7 +156,7 @@ impl Transcoder {
         match c {
             _ if c.is_whitespace() => self.pending.push(c),
             '{' | '[' => return self.open_bracket(c, out),
-            '"' | '\'' | MARK => {
+            '"' | '\'' | MARK if c != MARK || self.is_mark => {
                 self.flush(out);
                 out.push('"');
                 self.state = State::Text { quote: c, key: false };
@@ -177,7 +189,7 @@ impl Transcoder {
     fn key(&mut self, c: char, out: &mut String) -> Flow {
         match c {
             _ if c.is_whitespace() => self.pending.push(c),
-            '"' | '\'' | MARK => {
+            '"' | '\'' | MARK if c != MARK || self.is_mark => {
                 self.flush(out);
                 out.push('"');
                 self.state = State::Text { quote: c, key: true };
@@ -275,7 +287,7 @@ impl Transcoder {
             return Flow::More;
         }
         self.end_surrogate(out);
-        if c == quote {
+        if c == quote && (c != MARK || self.is_mark) {
             self.state = State::Quote { quote, key };
         } else {
             escape_into(c, out);

@@ -49,6 +49,18 @@ fn a_guess_says_so() {
     assert_eq!(forced("{\"a\": \"b\" \"c\""), r#"{"a": "b\" \"c"}"#);
 }
 
+#[test]
+fn only_a_mark_ends_what_a_mark_began() {
+    let (mut transcoder, mut out) = (Transcoder::new(), String::new());
+    transcoder.push_mark(&mut out);
+    for c in "a\u{1}\n}\\\"".chars() {
+        assert_eq!(transcoder.push(c, &mut out), Flow::More);
+    }
+    transcoder.push_mark(&mut out);
+    transcoder.close(&mut out);
+    assert_eq!(out, r#""a\u0001\n}\\\"""#);
+}
+
 proptest! {
     #[test]
     fn whatever_comes_in_json_comes_out(text in "[{}\\[\\]:,\"' \\\\ua0-9truen\n.-]{0,40}") {

@@ -59,11 +59,11 @@ impl Reader {
             if at < done {
                 continue;
             }
-            let (c, len) = match marker::starts(&self.text[at..], mark) {
-                _ if mark.is_empty() => (c, c.len_utf8()),
-                Match::Yes(len) => (json::MARK, len),
+            let (is_mark, len) = match marker::starts(&self.text[at..], mark) {
+                _ if mark.is_empty() => (false, c.len_utf8()),
+                Match::Yes(len) => (true, len),
                 Match::Partial if self.ended.is_none() => break,
-                _ => (c, c.len_utf8()),
+                _ => (false, c.len_utf8()),
             };
             if json.transcoder.is_between() {
                 match marker::starts_any(&self.text[at..], closers.iter().copied()) {
@@ -83,7 +83,8 @@ impl Reader {
                 json.begun = true;
                 json.whole = (c != '{').then(String::new);
             }
-            let flow = json.transcoder.push(c, &mut out);
+            let transcoder = &mut json.transcoder;
+            let flow = if is_mark { transcoder.push_mark(&mut out) } else { transcoder.push(c, &mut out) };
             if flow != Flow::DoneBefore && flow != Flow::Fail {
                 done = at + len;
             }
