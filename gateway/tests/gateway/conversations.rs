@@ -15,7 +15,7 @@ fn had(mesh: &Mesh) -> Vec<usize> {
 fn turns(topic: usize, count: usize) -> Value {
     let text = |turn: usize| format!("topic {topic}, turn {turn}: {}", "word ".repeat(200));
     let message =
-        |turn: usize| json!({"role": if turn.is_multiple_of(2) { "user" } else { "assistant" }, "content": text(turn)});
+        |turn: usize| json!({"role": if turn % 2 == 0 { "user" } else { "assistant" }, "content": text(turn)});
     json!({"messages": (0..count).map(message).collect::<Vec<_>>()})
 }
 

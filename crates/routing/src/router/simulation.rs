@@ -54,8 +54,6 @@ fn request(conversation: usize, turn: usize) -> ChatRequest {
         messages: std::iter::once(system).chain(turns).collect(),
         max_tokens: None,
         sampling: Default::default(),
-        logit_bias: Vec::new(),
-        logprobs: None,
         stop: Vec::new(),
         tools: Vec::new(),
         tool_choice: Default::default(),

@@ -36,8 +36,6 @@ fn chat(turns: &[&str], conversation: Option<&str>) -> ChatRequest {
         messages: turns.iter().map(message).collect(),
         max_tokens: None,
         sampling: Default::default(),
-        logit_bias: Vec::new(),
-        logprobs: None,
         stop: Vec::new(),
         tools: Vec::new(),
         tool_choice: Default::default(),
