@@ -10,7 +10,6 @@
 
 pub mod announce;
 mod answer;
-mod balance;
 mod body;
 mod config;
 mod cors;
@@ -27,7 +26,6 @@ mod tokens;
 mod unpack;
 mod upstream;
 
-pub use balance::Balancer;
 pub use config::{ApiKey, Config, Limits};
 pub use models::announce_models;
 pub use peers::Peers;

@@ -9,8 +9,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
-use crate::balance::Balancer;
-
 /// The mesh as the gateway uses it.
 pub trait Peers: Send + Sync + 'static {
     /// The mesh as this node sees it, now and on every change.
@@ -27,11 +25,6 @@ pub trait Peers: Send + Sync + 'static {
 
     /// A key for `purpose` that all members of the mesh have, and nobody else.
     fn derive_key(&self, purpose: &str) -> [u8; 32];
-
-    /// What a gateway over this mesh remembers of where it sent what; `None`: it routes by the view alone.
-    fn balancer(&self) -> Option<&Arc<Balancer>> {
-        None
-    }
 }
 
 impl Peers for mesh_mesh::Mesh {

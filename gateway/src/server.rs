@@ -16,7 +16,6 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::balance::Balanced;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::peers::Peers;
@@ -81,7 +80,7 @@ impl Gateway {
         let requests = Arc::new(Semaphore::new(config.limits.requests));
         let seal = MeshSeal::new(&peers.derive_key(SEAL_PURPOSE));
         let shared = Shared {
-            peers: Arc::new(Balanced::new(peers)),
+            peers,
             api_key: config.api_key,
             limits: config.limits,
             requests,

@@ -14,14 +14,13 @@ use mesh_openai::Event;
 use mesh_proto::v1;
 use mesh_proto::v1::generate_event::Event as Wire;
 use mesh_proto::v1::inference_client::InferenceClient;
-use mesh_routing::{Candidate, Prefixes};
+use mesh_routing::Candidate;
 use mesh_types::{ChatRequest, ErrorClass, Fault, ModelId, PeerId};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
-use crate::balance::Sent;
 use crate::config::Limits;
 use crate::peers::Peers;
 
@@ -45,8 +44,6 @@ pub(crate) struct Run {
     prompt_tokens: u32,
     /// Paths of what the request asks of its schemas and the node does not enforce.
     relaxed: Vec<String>,
-    /// Its place in the gateway's memory.
-    sent: Option<Sent>,
     presence: CancellationToken,
     /// How long the node may be silent, and until when it may be now.
     silence: Duration,
@@ -68,21 +65,15 @@ pub(crate) async fn open(
     preferred: Option<&PeerId>,
 ) -> Result<Run, Fault> {
     let view = peers.view().borrow().clone();
-    let prefixes = Prefixes::of(chat);
-    let mut choice = match peers.balancer() {
-        Some(balancer) => balancer.choose(&view, chat, &prefixes)?,
-        None => mesh_routing::choose(&view, &chat.model)?,
-    };
+    let mut choice = mesh_routing::choose(&view, &chat.model)?;
     tracing::debug!(%choice, "replicas");
     choice.candidates.sort_by_key(|candidate| Some(&candidate.peer) != preferred);
     let mut first_fault = None;
     for candidate in choice.candidates.iter().take(MAX_ATTEMPTS) {
-        // Counts from now on: others must not take the replica for idle meanwhile.
-        let sent = peers.balancer().map(|balancer| balancer.sent(chat, &candidate.peer, &prefixes));
         match open_at(peers, candidate, chat, limits).await {
             Ok(run) => {
-                tracing::info!(peer = %candidate.name, cached = candidate.cached, "accepted");
-                return Ok(Run { sent, ..run });
+                tracing::info!(peer = %candidate.name, "accepted");
+                return Ok(run);
             }
             Err(fault) if another_may_do(&fault) => {
                 tracing::warn!(peer = %candidate.name, %fault, "no answer from this replica");
@@ -112,7 +103,6 @@ async fn open_at(peers: &dyn Peers, candidate: &Candidate, chat: &ChatRequest, l
             name: name.clone(),
             prompt_tokens: 0,
             relaxed: Vec::new(),
-            sent: None,
             presence: presence.clone(),
             silence: limits.next_event,
             deadline: Instant::now() + limits.next_event,
@@ -159,9 +149,6 @@ impl Run {
     pub(crate) async fn next(&mut self) -> Result<Event, Fault> {
         loop {
             if let Some(event) = self.ready.pop_front() {
-                if let (Event::Finished(_, usage), Some(sent)) = (&event, &mut self.sent) {
-                    sent.finished(usage);
-                }
                 return Ok(event);
             }
             let presence = self.presence.clone();

@@ -23,14 +23,10 @@ use crate::token::{MeshId, Secret};
 
 mod handshake;
 mod limiter;
-mod secrets;
 #[cfg(test)]
 mod tests;
 
 use limiter::Limiter;
-use secrets::Secrets;
-
-pub(crate) use secrets::MAX_PAST;
 
 /// Frozen for ever, as [`handshake::Hello`] is: it is the handshake that tells versions apart.
 const PROTOCOL: &str = "/mesh-node/admission";
@@ -149,7 +145,8 @@ impl AdmissionError {
 pub(crate) struct Door {
     local: PeerId,
     mesh: MeshId,
-    secrets: Mutex<Secrets>,
+    secret: Secret,
+    epoch: u32,
     versions: RangeInclusive<u16>,
     deadline: Duration,
     guests: Mutex<Guests>,
@@ -168,8 +165,6 @@ pub(crate) struct Credentials {
     pub(crate) mesh: MeshId,
     pub(crate) secret: Secret,
     pub(crate) epoch: u32,
-    /// Earlier epochs and their secrets, the newest last.
-    pub(crate) past: Vec<(u32, Secret)>,
 }
 
 /// Peers known by id whose past failures are remembered at most.
@@ -177,9 +172,8 @@ const MAX_KNOWN: usize = 4096;
 
 impl Door {
     pub(crate) fn new(local: PeerId, credentials: Credentials) -> Self {
-        let Credentials { mesh, secret, epoch, past } = credentials;
-        let secrets = Mutex::new(Secrets::new(epoch, secret, past));
-        Self { local, mesh, secrets, versions: VERSIONS, deadline: DEADLINE, guests: Mutex::default() }
+        let Credentials { mesh, secret, epoch } = credentials;
+        Self { local, mesh, secret, epoch, versions: VERSIONS, deadline: DEADLINE, guests: Mutex::default() }
     }
 
     /// For tests that play another version, or have no time.
@@ -198,16 +192,6 @@ impl Door {
         self.guests().blocked.insert(peer);
     }
 
-    /// Lets `peer` in again, if it proves the secret.
-    pub(crate) fn unblock(&self, peer: &PeerId) {
-        self.guests().blocked.remove(peer);
-    }
-
-    /// From now on the mesh's secret is another one. Nothing where that is not newer.
-    pub(crate) fn renew(&self, epoch: u32, secret: Secret) {
-        self.secrets().renew(epoch, secret);
-    }
-
     /// `peer` proved the secret in an earlier run.
     pub(crate) fn know(&self, peer: PeerId) {
         let mut guests = self.guests();
@@ -218,33 +202,6 @@ impl Door {
 
     fn guests(&self) -> MutexGuard<'_, Guests> {
         self.guests.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn secrets(&self) -> MutexGuard<'_, Secrets> {
-        self.secrets.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn epoch(&self) -> u32 {
-        self.secrets().epoch()
-    }
-
-    /// What a peer that comes with `epoch` has to prove.
-    fn secret_of(&self, epoch: u32, peer: &PeerId) -> Result<(u32, Secret), AdmissionError> {
-        let is_member = self.guests().known.contains(peer);
-        let secrets = self.secrets();
-        let other = AdmissionError::OtherEpoch { theirs: epoch, ours: secrets.epoch() };
-        secrets.of(epoch, is_member).ok_or(other)
-    }
-
-    /// Remembers how an outbound attempt went.
-    fn note_outbound(&self, peer: PeerId, outcome: &Result<(), AdmissionError>) {
-        match outcome {
-            Ok(()) => self.know(peer),
-            Err(AdmissionError::Refused(Refusal::OtherEpoch(theirs))) if self.guests().known.contains(&peer) => {
-                self.secrets().is_behind(peer, *theirs);
-            }
-            Err(_) => {}
-        }
     }
 
     fn versions(&self) -> Versions {
@@ -287,7 +244,7 @@ impl Door {
 
 impl fmt::Debug for Door {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Door").field("mesh", &self.mesh).field("epoch", &self.epoch()).finish_non_exhaustive()
+        f.debug_struct("Door").field("mesh", &self.mesh).field("epoch", &self.epoch).finish_non_exhaustive()
     }
 }
 
@@ -360,9 +317,8 @@ where
     fn upgrade_outbound(self, mut io: C, _: Self::Info) -> Self::Future {
         async move {
             let Self { door, guest, muxer } = self;
-            let outcome = within(door.deadline, handshake::initiate(&door, &guest, &mut io)).await;
-            door.note_outbound(guest.peer, &outcome);
-            outcome?;
+            within(door.deadline, handshake::initiate(&door, &guest, &mut io)).await?;
+            door.know(guest.peer);
             let info = muxer.protocol_info().next().unwrap_or_default();
             muxer.upgrade_outbound(StallGuard::new(io, STALL), info).await.map_err(|_| AdmissionError::Closed)
         }

@@ -7,9 +7,8 @@ use std::path::PathBuf;
 use libp2p::Multiaddr;
 use mesh_types::PeerId;
 use serde::{Deserialize, Serialize};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::{Zeroize as _, Zeroizing};
 
-use crate::admission::MAX_PAST;
 use crate::data_dir::{self, DataDir, DataDirError};
 use crate::token::{JoinToken, MeshId, Secret, TokenError, split_peer};
 
@@ -19,7 +18,6 @@ const VERSION: u32 = 1;
 /// Peers remembered at most, and addresses of each.
 const MAX_PEERS: usize = 256;
 const MAX_ADDRESSES: usize = 16;
-const MAX_BLOCKED: usize = 4096;
 
 /// A node's membership in one mesh.
 #[derive(Clone)]
@@ -31,8 +29,6 @@ pub struct Membership {
     /// Addresses without their `/p2p/` end, by peer.
     peers: BTreeMap<PeerId, Vec<Multiaddr>>,
     blocked: Vec<PeerId>,
-    /// Earlier epochs and their secrets, the newest last: for members that were away when it was replaced.
-    past: Vec<(u32, Secret)>,
     /// Whether this membership came from a token and no member has accepted it yet.
     unproven: bool,
 }
@@ -99,7 +95,6 @@ impl Membership {
             epoch: 1,
             peers: BTreeMap::new(),
             blocked: Vec::new(),
-            past: Vec::new(),
             unproven: false,
         };
         membership.save()?;
@@ -132,7 +127,6 @@ impl Membership {
                 epoch: token.epoch,
                 peers: BTreeMap::new(),
                 blocked: Vec::new(),
-                past: Vec::new(),
                 unproven: true,
             },
         };
@@ -163,47 +157,6 @@ impl Membership {
     /// Peers and where they were last, without the `/p2p/` ends.
     pub fn known_peers(&self) -> impl Iterator<Item = (&PeerId, &[Multiaddr])> {
         self.peers.iter().map(|(peer, addresses)| (peer, addresses.as_slice()))
-    }
-
-    pub(crate) fn past(&self) -> &[(u32, Secret)] {
-        &self.past
-    }
-
-    /// Replaces the secret. Members stay.
-    pub(crate) fn rotate(&mut self) -> Result<(), getrandom::Error> {
-        self.renew(self.epoch.saturating_add(1), Secret::random()?);
-        Ok(())
-    }
-
-    /// Another member has replaced the secret. Returns whether that is news.
-    pub(crate) fn renew(&mut self, epoch: u32, secret: Secret) -> bool {
-        if epoch <= self.epoch {
-            return false;
-        }
-        let before = (self.epoch, std::mem::replace(&mut self.secret, secret));
-        self.past.push(before);
-        if self.past.len() > MAX_PAST {
-            self.past.remove(0);
-        }
-        self.epoch = epoch;
-        true
-    }
-
-    /// Refuses `peer` from now on. Returns whether that is news.
-    pub(crate) fn block(&mut self, peer: &PeerId) -> bool {
-        let is_news = !self.blocked.contains(peer) && self.blocked.len() < MAX_BLOCKED;
-        if is_news {
-            self.blocked.push(peer.clone());
-            self.peers.remove(peer);
-        }
-        is_news
-    }
-
-    /// Takes `peer` off the block list. Returns whether it was on it.
-    pub(crate) fn unblock(&mut self, peer: &PeerId) -> bool {
-        let before = self.blocked.len();
-        self.blocked.retain(|blocked| blocked != peer);
-        self.blocked.len() != before
     }
 
     /// Peers that are refused, whatever they prove.
@@ -270,9 +223,6 @@ struct Stored {
     peers: BTreeMap<PeerId, Vec<String>>,
     #[serde(default)]
     blocked: Vec<PeerId>,
-    /// Secrets in hexadecimal, by their epochs.
-    #[serde(default)]
-    past: BTreeMap<u32, String>,
 }
 
 impl From<&Membership> for Stored {
@@ -285,7 +235,6 @@ impl From<&Membership> for Stored {
             epoch: membership.epoch,
             peers: membership.peers.iter().map(|(peer, list)| (peer.clone(), texts(list))).collect(),
             blocked: membership.blocked.clone(),
-            past: membership.past.iter().map(|(epoch, secret)| (*epoch, hex::encode(secret.0))).collect(),
         }
     }
 }
@@ -293,7 +242,6 @@ impl From<&Membership> for Stored {
 impl Drop for Stored {
     fn drop(&mut self) {
         self.secret.zeroize();
-        self.past.values_mut().for_each(Zeroize::zeroize);
     }
 }
 
@@ -301,7 +249,8 @@ impl Stored {
     fn into_membership(mut self, path: PathBuf) -> Option<Membership> {
         let mut mesh = [0; 16];
         hex::decode_to_slice(&self.mesh_id, &mut mesh).ok()?;
-        let secret = secret_of(&self.secret)?;
+        let mut secret = Secret([0; 32]);
+        hex::decode_to_slice(&self.secret, &mut secret.0).ok()?;
         let addresses = |list: Vec<String>| list.iter().filter_map(|text| text.parse().ok()).collect();
         Some(Membership {
             path,
@@ -310,16 +259,9 @@ impl Stored {
             epoch: self.epoch,
             peers: std::mem::take(&mut self.peers).into_iter().map(|(peer, list)| (peer, addresses(list))).collect(),
             blocked: std::mem::take(&mut self.blocked),
-            past: self.past.iter().filter_map(|(epoch, text)| Some((*epoch, secret_of(text)?))).collect(),
             unproven: false,
         })
     }
-}
-
-fn secret_of(text: &str) -> Option<Secret> {
-    let mut secret = Secret([0; 32]);
-    hex::decode_to_slice(text, &mut secret.0).ok()?;
-    Some(secret)
 }
 
 #[cfg(test)]
@@ -354,23 +296,6 @@ mod tests {
         assert!(again.secret == first.secret);
         assert_eq!(again.peers, first.peers);
         assert!(!format!("{again:?}").contains(&hex::encode(again.secret.0)));
-    }
-
-    #[test]
-    fn a_replaced_secret_and_blocked_peers_are_kept() {
-        let parent = tempfile::tempdir().unwrap();
-        let dir = data_dir(&parent, "a");
-        let mut membership = Membership::create_or_resume(&dir).unwrap();
-        let first = membership.secret.clone();
-        (0..10).for_each(|_| membership.rotate().unwrap());
-        assert!(!membership.renew(11, first.clone()), "not newer");
-        assert!(membership.block(&"bad".into()) && !membership.block(&"bad".into()));
-        membership.save().unwrap();
-        let mut kept = Membership::load(&dir).unwrap().unwrap();
-        assert_eq!((kept.epoch(), kept.past().len(), kept.past()[0].0), (11, MAX_PAST, 3));
-        assert!(kept.secret == membership.secret && kept.secret != first);
-        assert_eq!(kept.blocked(), [PeerId::from("bad")]);
-        assert!(kept.unblock(&"bad".into()) && kept.blocked().is_empty());
     }
 
     #[test]

@@ -30,7 +30,6 @@ mod joining;
 pub(crate) mod links;
 mod membership_service;
 mod reason;
-mod renewal;
 pub(crate) mod stall;
 mod state;
 mod swarm;
@@ -39,7 +38,7 @@ mod table;
 pub(crate) mod tests;
 
 use links::Links;
-use state::{Core, Parts, Tasks};
+use state::{Core, Tasks};
 
 const COMMANDS: usize = 256;
 
@@ -111,9 +110,6 @@ pub enum MeshError {
         /// Why not.
         reason: String,
     },
-    /// The mesh's new secret could not be made or kept.
-    #[error("the token was not replaced: {0}")]
-    Rotate(String),
     /// The system's network facilities are not there.
     #[error("cannot start the network: {0}")]
     Network(#[from] std::io::Error),
@@ -125,7 +121,7 @@ impl MeshError {
         match self {
             Self::NoRoute(_) => ErrorClass::Unavailable,
             Self::Listen { .. } => ErrorClass::InvalidRequest,
-            Self::Network(_) | Self::Rotate(_) => ErrorClass::Internal,
+            Self::Network(_) => ErrorClass::Internal,
         }
     }
 
@@ -164,11 +160,10 @@ impl Mesh {
         let connections = TaskTracker::new();
         let spawner = connections.clone();
         let agent = format!("mesh-node/{}", config.version);
-        let swarm = swarm::build(&config.identity, door.clone(), agent, move |task| _ = spawner.spawn(task))?;
+        let swarm = swarm::build(&config.identity, door, agent, move |task| _ = spawner.spawn(task))?;
         let swarm::Listening { swarm, address } = swarm::listen(swarm, config.listen).await?;
         let (commands, inbox) = mpsc::channel(COMMANDS);
-        let parts = Parts { control: swarm::control(&swarm), tasks: Tasks::new(connections), commands, door };
-        let core = Core::new(config, address, parts);
+        let core = Core::new(config, address, swarm::control(&swarm), Tasks::new(connections), commands);
         core.tasks.own.spawn(swarm::Driver::new(core.clone(), swarm, inbox).run());
         let serving = core.clone();
         core.tasks.own.spawn(async move { serving.grpc.serve().await });
@@ -219,35 +214,6 @@ impl Mesh {
         self.core.membership().secret().derive(purpose)
     }
 
-    /// Replaces the mesh's secret: tokens made before stop working, and members stay, those that are away too. Returns
-    /// when it is on this node's disk; peers hear of it meanwhile.
-    ///
-    /// # Errors
-    /// Where the new secret cannot be made or kept; then the old one stays in force.
-    pub async fn rotate_token(&self) -> Result<(), MeshError> {
-        self.core.rotate().await
-    }
-
-    /// Keeps `peer` out from now on, whatever it proves, and closes its connections; connected peers do the same.
-    /// Returns whether that is news. Whoever has the present token can come back under another id: rotate it as well.
-    pub fn block(&self, peer: &PeerId) -> bool {
-        let is_news = self.core.block(peer);
-        self.core.tell_all(v1::RenewRequest { block: vec![peer.to_string()], ..Default::default() });
-        is_news
-    }
-
-    /// Lets `peer` in again, here and at connected peers. Returns whether it was kept out.
-    pub fn unblock(&self, peer: &PeerId) -> bool {
-        let is_news = self.core.unblock(peer);
-        self.core.tell_all(v1::RenewRequest { unblock: vec![peer.to_string()], ..Default::default() });
-        is_news
-    }
-
-    /// Peers that are kept out.
-    pub fn blocked(&self) -> Vec<PeerId> {
-        self.core.membership().blocked().to_vec()
-    }
-
     /// Multiaddresses at which others can reach this node, `/p2p/` part included.
     pub fn listen_addresses(&self) -> Vec<String> {
         self.core.full_addresses().iter().map(Multiaddr::to_string).collect()
@@ -295,7 +261,7 @@ impl Mesh {
     /// call replaces the routes of the first.
     pub fn serve_grpc(&self, routes: tonic::service::Routes) {
         let core = &self.core;
-        core.grpc.replace_routes(membership_service::routes(core, routes));
+        core.grpc.replace_routes(membership_service::routes(core.status.subscribe(), core.closing(), routes));
     }
 
     /// A gRPC channel to `peer`, which may be the local node. Cheap: one HTTP/2 connection a peer is kept, made on first
@@ -361,8 +327,7 @@ impl fmt::Debug for Mesh {
 /// What opens for the members of `membership`.
 fn door(identity: &Identity, membership: &Membership) -> Door {
     let secret = membership.secret().clone();
-    let past = membership.past().to_vec();
-    let credentials = Credentials { mesh: membership.mesh(), secret, epoch: membership.epoch(), past };
+    let credentials = Credentials { mesh: membership.mesh(), secret, epoch: membership.epoch() };
     let door = Door::new(identity.keypair().public().to_peer_id(), credentials);
     membership.blocked().iter().filter_map(identity::to_libp2p).for_each(|peer| door.block(peer));
     membership.known_peers().filter_map(|(peer, _)| identity::to_libp2p(peer)).for_each(|peer| door.know(peer));

@@ -4,7 +4,6 @@
 mod answers;
 mod binary;
 mod client;
-mod conversations;
 mod dialects;
 mod disconnects;
 mod failures;

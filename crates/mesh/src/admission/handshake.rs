@@ -24,7 +24,6 @@ use sha2::Sha256;
 use subtle::ConstantTimeEq as _;
 
 use super::{AdmissionError, Door, Guest, Refusal, Versions};
-use crate::token::Secret;
 
 const MAGIC: &[u8; 8] = b"meshnode";
 
@@ -52,8 +51,6 @@ enum Role {
 /// What both proofs are bound to.
 struct Transcript<'a> {
     door: &'a Door,
-    epoch: u32,
-    secret: Secret,
     initiator: PeerId,
     responder: PeerId,
     initiator_nonce: Bytes32,
@@ -65,13 +62,10 @@ pub(super) async fn initiate<C: AsyncRead + AsyncWrite + Unpin>(door: &Door, gue
     door.check_blocked(&guest.peer)?;
     hello(door, io).await?;
     let nonce = nonce()?;
-    let (epoch, secret) = door.secrets().for_dialling(&guest.peer);
-    let open = [&nonce[..], &mesh_tag(door, &nonce, door.local, guest.peer), &epoch.to_be_bytes()].concat();
+    let open = [&nonce[..], &mesh_tag(door, &nonce, door.local, guest.peer), &door.epoch.to_be_bytes()].concat();
     send(io, OPEN, &open).await?;
     let transcript = Transcript {
         door,
-        epoch,
-        secret,
         initiator: door.local,
         responder: guest.peer,
         initiator_nonce: nonce,
@@ -104,16 +98,11 @@ async fn respond_to_open<C: AsyncRead + AsyncWrite + Unpin>(door: &Door, guest: 
     if !same(&tag, &mesh_tag(door, &initiator_nonce, guest.peer, door.local)) {
         return Err(AdmissionError::WrongMesh);
     }
-    let (epoch, secret) = door.secret_of(epoch, &guest.peer)?;
-    let transcript = Transcript {
-        door,
-        epoch,
-        secret,
-        initiator: guest.peer,
-        responder: door.local,
-        initiator_nonce,
-        responder_nonce: nonce()?,
-    };
+    if epoch != door.epoch {
+        return Err(AdmissionError::OtherEpoch { theirs: epoch, ours: door.epoch });
+    }
+    let transcript =
+        Transcript { door, initiator: guest.peer, responder: door.local, initiator_nonce, responder_nonce: nonce()? };
     send(io, CHALLENGE, &transcript.responder_nonce).await?;
     let proof: Bytes32 = receive(io, PROOF).await?;
     transcript.check(Role::Initiator, &proof)?;
@@ -144,13 +133,13 @@ async fn hello<C: AsyncRead + AsyncWrite + Unpin>(door: &Door, io: &mut C) -> Ou
 
 impl Transcript<'_> {
     fn mac(&self, role: Role) -> Hmac<Sha256> {
-        let mut mac = keyed(&self.secret.0);
+        let mut mac = keyed(&self.door.secret.0);
         mac.update(match role {
             Role::Initiator => b"mesh-node admission 1 initiator",
             Role::Responder => b"mesh-node admission 1 responder",
         });
         mac.update(&self.door.mesh.0);
-        mac.update(&self.epoch.to_be_bytes());
+        mac.update(&self.door.epoch.to_be_bytes());
         for peer in [self.initiator, self.responder] {
             let id = peer.to_bytes();
             mac.update(&(id.len() as u32).to_be_bytes());

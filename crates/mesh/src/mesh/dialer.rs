@@ -74,11 +74,6 @@ impl Dialer {
         }
     }
 
-    /// Wants `peer` no more.
-    pub(super) fn forget(&mut self, peer: &PeerId) {
-        self.targets.remove(peer);
-    }
-
     /// A connection to `peer` stands, whoever dialled.
     pub(super) fn connected(&mut self, peer: PeerId, address: Option<Multiaddr>, now: Instant) {
         let target = self.add(peer, address.into_iter().collect(), now, now);

@@ -2,7 +2,7 @@
 //!
 //! Gossip can take its place: it would feed the same [`Core::heard`].
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use super::{Caller, Core};
+use super::Core;
 
 /// Changes within this time of the last status go out together.
 const DEBOUNCE: Duration = Duration::from_millis(200);
@@ -24,18 +24,19 @@ const MAX_STATUS_BYTES: usize = 1 << 20;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Tells this node's status to whoever watches, and hears what members tell each other.
+/// Tells this node's status to whoever watches.
 struct Service {
     status: watch::Receiver<Option<v1::NodeStatus>>,
     closing: CancellationToken,
-    /// The core owns these routes.
-    core: Weak<Core>,
 }
 
-/// The service; its streams end, with a last status, when the mesh closes.
-pub(super) fn routes(core: &Arc<Core>, more: tonic::service::Routes) -> tonic::service::Routes {
-    let (status, closing) = (core.status.subscribe(), core.closing());
-    more.add_service(MembershipServer::new(Service { status, closing, core: Arc::downgrade(core) }))
+/// The service; its streams end, with a last status, when `closing` is cancelled.
+pub(super) fn routes(
+    status: watch::Receiver<Option<v1::NodeStatus>>,
+    closing: CancellationToken,
+    more: tonic::service::Routes,
+) -> tonic::service::Routes {
+    more.add_service(MembershipServer::new(Service { status, closing }))
 }
 
 #[tonic::async_trait]
@@ -45,15 +46,6 @@ impl Membership for Service {
     async fn watch(&self, _: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let watcher = Watcher { status: self.status.clone(), closing: self.closing.clone(), last: None };
         Ok(Response::new(stream::unfold(watcher, Watcher::next).boxed()))
-    }
-
-    async fn renew(&self, request: Request<v1::RenewRequest>) -> Result<Response<v1::RenewResponse>, Status> {
-        let caller = request.extensions().get::<Caller>().cloned();
-        let (Some(Caller(peer)), Some(core)) = (caller, self.core.upgrade()) else {
-            return Err(Status::unavailable("this node is going"));
-        };
-        core.renewed(&peer, request.into_inner()).map_err(Status::invalid_argument)?;
-        Ok(Response::new(v1::RenewResponse {}))
     }
 }
 
@@ -113,7 +105,7 @@ pub(super) async fn watch(core: Arc<Core>, peer: PeerId, presence: CancellationT
     }
 }
 
-async fn watch_once(core: &Arc<Core>, peer: &PeerId) -> Result<(), Status> {
+async fn watch_once(core: &Core, peer: &PeerId) -> Result<(), Status> {
     let mut client = MembershipClient::new(core.channel(peer)).max_decoding_message_size(MAX_STATUS_BYTES);
     let mut statuses = client.watch(v1::WatchRequest {}).await?.into_inner();
     while let Some(status) = statuses.message().await? {

@@ -22,7 +22,6 @@ use super::reason::Reason;
 use super::swarm::Command;
 use super::table::{self, Table};
 use super::{Config, LocalStatus, PeerRecord, membership_service};
-use crate::admission::Door;
 use crate::{Membership, address, identity};
 
 /// How long calls of peers may go on after shutdown began.
@@ -47,16 +46,7 @@ pub(super) struct Core {
     pub(super) links: Arc<Links>,
     pub(super) grpc: Grpc,
     pub(super) commands: mpsc::Sender<Command>,
-    pub(super) door: Arc<Door>,
     pub(super) tasks: Tasks,
-}
-
-/// What the core and the swarm's task have in common.
-pub(super) struct Parts {
-    pub(super) control: libp2p_stream::Control,
-    pub(super) tasks: Tasks,
-    pub(super) commands: mpsc::Sender<Command>,
-    pub(super) door: Arc<Door>,
 }
 
 /// What this node knows of itself.
@@ -86,12 +76,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Core {
-    pub(super) fn new(config: Config, listen: SocketAddr, parts: Parts) -> Arc<Self> {
-        let Parts { control, tasks, commands, door } = parts;
+    pub(super) fn new(
+        config: Config,
+        listen: SocketAddr,
+        control: libp2p_stream::Control,
+        tasks: Tasks,
+        commands: mpsc::Sender<Command>,
+    ) -> Arc<Self> {
         let id = config.identity.id().clone();
-        let (status, _) = watch::channel(None);
+        let (status, watched) = watch::channel(None);
         let links = Arc::new(Links::new(control));
-        let grpc = Grpc::new(id.clone(), links.clone(), tasks.grpc.clone(), Default::default());
+        let routes = membership_service::routes(watched, tasks.grpc.closing.clone(), Default::default());
+        let grpc = Grpc::new(id.clone(), links.clone(), tasks.grpc.clone(), routes);
         let core = Arc::new(Self {
             name: config.name,
             version: config.version,
@@ -107,11 +103,9 @@ impl Core {
             links,
             grpc,
             commands,
-            door,
             tasks,
             id,
         });
-        core.grpc.replace_routes(membership_service::routes(&core, Default::default()));
         core.addresses_changed();
         core
     }
@@ -191,13 +185,12 @@ impl Core {
     }
 
     /// `peer` says what it is, and whom it knows.
-    pub(super) fn heard(self: &Arc<Self>, peer: &PeerId, status: v1::NodeStatus) {
+    pub(super) fn heard(&self, peer: &PeerId, status: v1::NodeStatus) {
         let addresses = parse_addresses(&status.addresses);
-        let (others, epoch) = (status.peers.clone(), status.epoch);
+        let others = status.peers.clone();
         if !self.table().heard(peer, status, Instant::now()) {
             return;
         }
-        self.tell_if_behind(peer, epoch);
         self.learn(peer, addresses.clone(), true);
         for other in others.iter().take(table::MAX_ITEMS).filter(|other| other.peer_id != self.id.as_str()) {
             self.learn(&PeerId::new(other.peer_id.clone()), parse_addresses(&other.addresses), false);
@@ -210,9 +203,6 @@ impl Core {
 
     /// Passes on where a peer is. Where the swarm is too busy to hear it, the next status says it again.
     pub(super) fn learn(&self, peer: &PeerId, addresses: Vec<Multiaddr>, own: bool) {
-        if self.membership().blocked().contains(peer) {
-            return;
-        }
         let Some(peer) = identity::to_libp2p(peer).filter(|_| !addresses.is_empty()) else { return };
         if self.commands.try_send(Command::Learn { peer, addresses, own }).is_err() {
             tracing::debug!(%peer, "no room to remember where a peer is");
@@ -272,7 +262,6 @@ impl Core {
             leaving: said.leaving,
             speed: said.speed.map(Into::into),
             draining: said.draining,
-            epoch: self.membership().epoch(),
             sequence: 0,
             peers: table.reachable(),
         })

@@ -54,8 +54,6 @@ pub(super) enum Command {
         /// The peer says so itself.
         own: bool,
     },
-    /// Closes all connections to `peer`, and dials it no more.
-    Drop(PeerId),
     /// Closes every connection, answers, and ends.
     Close(oneshot::Sender<()>),
 }
@@ -165,10 +163,6 @@ impl Driver {
                 event = self.swarm.select_next_some() => self.on_event(event),
                 command = self.commands.recv() => match command {
                     Some(Command::Learn { peer, addresses, own }) => self.learn(peer, addresses, own),
-                    Some(Command::Drop(peer)) => {
-                        self.dialer.forget(&peer);
-                        let _ = self.swarm.disconnect_peer_id(peer);
-                    }
                     Some(Command::Close(done)) => break Some(done),
                     None => break None,
                 },

@@ -112,11 +112,6 @@ impl Table {
         self.peers.values().filter_map(|entry| entry.gone).min().map(|gone| gone + GONE_FOR)
     }
 
-    /// Connected peers.
-    pub(super) fn present(&self) -> Vec<PeerId> {
-        self.peers.iter().filter(|(_, entry)| entry.gone.is_none()).map(|(peer, _)| peer.clone()).collect()
-    }
-
     /// Connected peers and where they can be reached: what this node tells others.
     pub(super) fn reachable(&self) -> Vec<v1::PeerAddress> {
         let addresses = |entry: &Entry| match &entry.status {
