@@ -118,13 +118,13 @@ fn splits_and_settings() {
 fn a_model_that_does_not_fit_waits_for_others() {
     let folder = tempfile::tempdir().unwrap();
     let model = smollm2().display().to_string();
-    let holder = Node::start(folder.path(), "alpha", &["up", "--model", &model, "--ctx", "512", "--memory", "380M"]);
+    let holder = Node::start(folder.path(), "alpha", &["up", "--model", &model, "--ctx", "512", "--memory", "120M"]);
     let token = holder.token();
     let detail = until("the reason to be shown", mesh_tests::PATIENCE, || {
         let models = holder.ask("models");
         models["models"][0]["detail"].as_str().filter(|detail| detail.contains("--memory")).map(str::to_owned)
     });
-    assert!(detail.contains("alpha: it has 380.0 MiB"), "{detail}");
+    assert!(detail.contains("alpha: it has 120.0 MiB"), "{detail}");
     let _other = Node::start(folder.path(), "beta", &["join", &token]);
     assert_eq!(field(&holder.process.line("ready model"), "nodes="), "alpha,beta");
 }
