@@ -101,6 +101,11 @@ mutations ROUNDS="35": models
 reuse:
     cargo run --locked --quiet -p mesh-chat --example reuse -- "$(scripts/upstream)/models/templates"
 
+# The default test run does it five times as fast, and does not look at the waits.
+[doc("Forty conversations over the real gateway and four replicas of scripted speed: hits, balance and waits.")]
+routing:
+    MESH_ROUTING=200 cargo test --locked -p mesh-gateway --test gateway -- --nocapture forty_conversations
+
 # Outside CI: it builds llama.cpp's own program for it.
 [doc("Prove that the models which llama.cpp's own test program writes split exactly.")]
 families-upstream *NAMES:

@@ -72,7 +72,7 @@ async fn open(shared: &Shared, asked: Asked) -> Result<Opened, Fault> {
     if session.is_some() {
         runs.iter_mut().for_each(|run| run.conversation.clone_from(&session));
     }
-    let runs = Runs::open(Arc::clone(&shared.peers), shared.limits, runs).await?;
+    let runs = Runs::open(shared.upstream(), runs).await?;
     Ok((stream, ignored, reply, runs))
 }
 

@@ -10,6 +10,7 @@
 
 pub mod announce;
 mod answer;
+mod balance;
 mod body;
 mod config;
 mod cors;

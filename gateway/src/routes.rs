@@ -12,12 +12,14 @@ use tokio::sync::Semaphore;
 use tracing::Instrument as _;
 
 use crate::answer::Asked;
+use crate::balance::Balancer;
 use crate::body::{self, ResponseBody, Shape};
 use crate::config::{ApiKey, Limits};
 use crate::metrics::Metrics;
 use crate::peers::Peers;
 use crate::seal::MeshSeal;
 use crate::ticket::{Outcome, Ticket};
+use crate::upstream::Upstream;
 use crate::{answer, cors, health, models, tokens};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -30,6 +32,8 @@ const MAX_REQUEST_ID: usize = 128;
 /// What all requests share.
 pub(crate) struct Shared {
     pub(crate) peers: Arc<dyn Peers>,
+    /// Where this gateway sent what.
+    pub(crate) balancer: Arc<Balancer>,
     pub(crate) api_key: Option<ApiKey>,
     pub(crate) limits: Limits,
     /// One permit for each request that may be answered at the same time.
@@ -59,6 +63,11 @@ enum Resource {
 }
 
 impl Shared {
+    /// The way to the nodes.
+    pub(crate) fn upstream(&self) -> Upstream {
+        Upstream { peers: Arc::clone(&self.peers), balancer: Arc::clone(&self.balancer), limits: self.limits }
+    }
+
     /// Answers `request`, whatever it is.
     ///
     /// # Cancel safety

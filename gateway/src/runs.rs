@@ -4,23 +4,18 @@
 //! their prompt is in the cache by then. Each waits for a slot by itself, so that a request may ask for more choices
 //! than a model has slots.
 
-use std::sync::Arc;
-
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use mesh_openai::Event;
 use mesh_types::{ChatRequest, Fault, PeerId};
 
-use crate::config::Limits;
-use crate::peers::Peers;
-use crate::upstream::{self, Run};
+use crate::upstream::{self, Run, Upstream};
 
 type Next = BoxFuture<'static, (u32, Result<(Event, Run), Fault>)>;
 
 /// See the module's documentation. Dropping it cancels all of them.
 pub(crate) struct Runs {
-    peers: Arc<dyn Peers>,
-    limits: Limits,
+    upstream: Upstream,
     /// What comes next of each run that is not finished.
     open: FuturesUnordered<Next>,
     /// Not opened yet.
@@ -36,20 +31,20 @@ impl Runs {
     /// Opens the first of `chats`.
     ///
     /// # Errors
-    /// As [`upstream::open`].
+    /// As [`Upstream::open`].
     ///
     /// # Cancel safety
     /// Dropping it cancels the call.
-    pub(crate) async fn open(peers: Arc<dyn Peers>, limits: Limits, chats: Vec<ChatRequest>) -> Result<Self, Fault> {
+    pub(crate) async fn open(upstream: Upstream, chats: Vec<ChatRequest>) -> Result<Self, Fault> {
         let choices = chats.len();
         let mut waiting = (0..).zip(chats);
         let Some((_, chat)) = waiting.next() else { return Err(Fault::invalid("The request asks for nothing.")) };
-        let first = upstream::open(&*peers, &chat, &limits, None).await?;
+        let first = upstream.open(&chat, None).await?;
         let (peer, peer_name, prompt_tokens) = (first.peer().clone(), first.name().to_owned(), first.prompt_tokens());
         let relaxed = first.relaxed().to_vec();
         let open = FuturesUnordered::new();
         open.push(next(0, first));
-        Ok(Self { peers, limits, open, waiting: waiting.collect(), choices, peer, peer_name, prompt_tokens, relaxed })
+        Ok(Self { upstream, open, waiting: waiting.collect(), choices, peer, peer_name, prompt_tokens, relaxed })
     }
 
     /// How many there are.
@@ -85,7 +80,7 @@ impl Runs {
             }
         };
         for (choice, chat) in std::mem::take(&mut self.waiting) {
-            self.open.push(later(Arc::clone(&self.peers), self.limits, choice, chat, self.peer.clone()));
+            self.open.push(later(self.upstream.clone(), choice, chat, self.peer.clone()));
         }
         if !matches!(event, Event::Finished(..)) {
             self.open.push(next(choice, run));
@@ -106,10 +101,10 @@ fn next(choice: u32, mut run: Run) -> Next {
     })
 }
 
-fn later(peers: Arc<dyn Peers>, limits: Limits, choice: u32, chat: ChatRequest, peer: PeerId) -> Next {
+fn later(upstream: Upstream, choice: u32, chat: ChatRequest, peer: PeerId) -> Next {
     Box::pin(async move {
         let event = async {
-            let mut run = upstream::open(&*peers, &chat, &limits, Some(&peer)).await?;
+            let mut run = upstream.open(&chat, Some(&peer)).await?;
             Ok((run.next().await?, run))
         };
         (choice, event.await)

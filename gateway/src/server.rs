@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::balance::Balancer;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::peers::Peers;
@@ -81,6 +82,7 @@ impl Gateway {
         let seal = MeshSeal::new(&peers.derive_key(SEAL_PURPOSE));
         let shared = Shared {
             peers,
+            balancer: Balancer::new(),
             api_key: config.api_key,
             limits: config.limits,
             requests,

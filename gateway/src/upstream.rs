@@ -6,6 +6,7 @@
 mod event;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -14,13 +15,14 @@ use mesh_openai::Event;
 use mesh_proto::v1;
 use mesh_proto::v1::generate_event::Event as Wire;
 use mesh_proto::v1::inference_client::InferenceClient;
-use mesh_routing::Candidate;
+use mesh_routing::{Candidate, Prefixes};
 use mesh_types::{ChatRequest, ErrorClass, Fault, ModelId, PeerId};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
+use crate::balance::{Balancer, Sent};
 use crate::config::Limits;
 use crate::peers::Peers;
 
@@ -33,6 +35,14 @@ const MAX_MESSAGE: usize = 2000;
 /// Most bytes of one message from a node: the tokens of the largest text that a client may send, with their pieces.
 const MAX_MESSAGE_BYTES: usize = 256 << 20;
 
+/// The way to the nodes of a mesh. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Upstream {
+    pub(crate) peers: Arc<dyn Peers>,
+    pub(crate) balancer: Arc<Balancer>,
+    pub(crate) limits: Limits,
+}
+
 /// A run that a node has accepted.
 pub(crate) struct Run {
     events: Streaming<v1::GenerateEvent>,
@@ -44,45 +54,47 @@ pub(crate) struct Run {
     prompt_tokens: u32,
     /// Paths of what the request asks of its schemas and the node does not enforce.
     relaxed: Vec<String>,
+    /// Its place in the gateway's memory.
+    sent: Option<Sent>,
     presence: CancellationToken,
     /// How long the node may be silent, and until when it may be now.
     silence: Duration,
     deadline: Instant,
 }
 
-/// Opens `chat` at the first replica that accepts it, `preferred` before others.
-///
-/// # Errors
-/// What the router says where there is no replica; a node's refusal; or what the first replica failed with, where all
-/// that were asked failed in a way that another might not have.
-///
-/// # Cancel safety
-/// Dropping it cancels the call.
-pub(crate) async fn open(
-    peers: &dyn Peers,
-    chat: &ChatRequest,
-    limits: &Limits,
-    preferred: Option<&PeerId>,
-) -> Result<Run, Fault> {
-    let view = peers.view().borrow().clone();
-    let mut choice = mesh_routing::choose(&view, &chat.model)?;
-    tracing::debug!(%choice, "replicas");
-    choice.candidates.sort_by_key(|candidate| Some(&candidate.peer) != preferred);
-    let mut first_fault = None;
-    for candidate in choice.candidates.iter().take(MAX_ATTEMPTS) {
-        match open_at(peers, candidate, chat, limits).await {
-            Ok(run) => {
-                tracing::info!(peer = %candidate.name, "accepted");
-                return Ok(run);
+impl Upstream {
+    /// Opens `chat` at the first replica that accepts it, `preferred` before others.
+    ///
+    /// # Errors
+    /// What the router says where there is no replica; a node's refusal; or what the first replica failed with, where
+    /// all that were asked failed in a way that another might not have.
+    ///
+    /// # Cancel safety
+    /// Dropping it cancels the call.
+    pub(crate) async fn open(&self, chat: &ChatRequest, preferred: Option<&PeerId>) -> Result<Run, Fault> {
+        let view = self.peers.view().borrow().clone();
+        let prefixes = Prefixes::of(chat);
+        let mut choice = self.balancer.choose(&view, chat, &prefixes)?;
+        tracing::debug!(%choice, "replicas");
+        choice.candidates.sort_by_key(|candidate| Some(&candidate.peer) != preferred);
+        let mut first_fault = None;
+        for candidate in choice.candidates.iter().take(MAX_ATTEMPTS) {
+            // Counts from now on: others must not take the replica for idle meanwhile.
+            let sent = self.balancer.sent(chat, candidate, &prefixes);
+            match open_at(&*self.peers, candidate, chat, &self.limits).await {
+                Ok(run) => {
+                    tracing::info!(peer = %candidate.name, cached = candidate.cached, "accepted");
+                    return Ok(Run { sent: Some(sent), ..run });
+                }
+                Err(fault) if another_may_do(&fault) => {
+                    tracing::warn!(peer = %candidate.name, %fault, "no answer from this replica");
+                    first_fault.get_or_insert(fault);
+                }
+                Err(fault) => return Err(fault),
             }
-            Err(fault) if another_may_do(&fault) => {
-                tracing::warn!(peer = %candidate.name, %fault, "no answer from this replica");
-                first_fault.get_or_insert(fault);
-            }
-            Err(fault) => return Err(fault),
         }
+        Err(first_fault.unwrap_or_else(|| Fault::unavailable("no replica of the model can be reached")))
     }
-    Err(first_fault.unwrap_or_else(|| Fault::unavailable("no replica of the model can be reached")))
 }
 
 fn another_may_do(fault: &Fault) -> bool {
@@ -103,6 +115,7 @@ async fn open_at(peers: &dyn Peers, candidate: &Candidate, chat: &ChatRequest, l
             name: name.clone(),
             prompt_tokens: 0,
             relaxed: Vec::new(),
+            sent: None,
             presence: presence.clone(),
             silence: limits.next_event,
             deadline: Instant::now() + limits.next_event,
@@ -149,6 +162,9 @@ impl Run {
     pub(crate) async fn next(&mut self) -> Result<Event, Fault> {
         loop {
             if let Some(event) = self.ready.pop_front() {
+                if let (Event::Finished(_, usage), Some(sent)) = (&event, &mut self.sent) {
+                    sent.finished(usage);
+                }
                 return Ok(event);
             }
             let presence = self.presence.clone();
@@ -161,6 +177,9 @@ impl Run {
                 () = presence.cancelled() => return Err(lost(&self.name)),
             };
             self.deadline = Instant::now() + self.silence;
+            if let Some(sent) = &mut self.sent {
+                sent.answering();
+            }
             match message {
                 Wire::Fault(fault) => return Err(from_peer(fault.into())),
                 message => {

@@ -28,6 +28,10 @@ pub struct Candidate {
     pub active: u32,
     /// Sequences that wait there for a slot.
     pub queued: u32,
+    /// Tokens of the prompt that it is taken to have computed already.
+    pub cached: u32,
+    /// What the prompt is reckoned to cost there; `None`: not reckoned.
+    pub wait_ms: Option<u32>,
 }
 
 /// Why no replica can answer.
@@ -114,7 +118,11 @@ impl Candidate {
 impl fmt::Display for Candidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = if self.local { ", this node" } else { "" };
-        write!(f, "{} ({} active, {} queued{place})", self.name, self.active, self.queued)
+        write!(f, "{} ({} active, {} queued{place}", self.name, self.active, self.queued)?;
+        if let Some(wait) = self.wait_ms {
+            write!(f, "; {} tokens cached, about {wait} ms", self.cached)?;
+        }
+        f.write_str(")")
     }
 }
 
@@ -166,6 +174,8 @@ fn candidate((peer, model): (&PeerView, &ModelView)) -> Candidate {
         local: peer.local,
         active: model.active,
         queued: model.queued,
+        cached: 0,
+        wait_ms: None,
     }
 }
 

@@ -21,6 +21,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint, Server, Uri};
 use tonic::{Request, Response, Status};
 
+use crate::replica::Replica;
+
 /// What a node does with a call.
 #[derive(Clone, Debug)]
 pub(crate) enum Script {
@@ -30,6 +32,8 @@ pub(crate) enum Script {
     Status(Status),
     /// Never says anything, not even that it heard the call.
     Deaf,
+    /// Takes as long as this replica.
+    Reads(Arc<Replica>),
     /// Does these steps.
     Steps(Vec<Step>),
 }
@@ -46,6 +50,8 @@ pub(crate) enum Step {
     /// Index and text.
     Arguments(u32, &'static str),
     Finished(FinishReason),
+    /// Finished, with this usage.
+    Counted(Usage),
     Fault(Fault),
     /// An event without a kind.
     Nonsense,
@@ -202,12 +208,17 @@ impl Inference for Service {
 
     async fn generate(&self, request: Request<v1::GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
         let node = Arc::clone(&self.0);
-        node.requests.lock().unwrap().push(request.into_inner());
+        let request = request.into_inner();
+        node.requests.lock().unwrap().push(request.clone());
         node.begun.send_modify(|count| *count += 1);
         let guard = Guard { node, ended: false };
         let script = guard.node.script.lock().unwrap().clone();
         let steps = match script {
             Script::Deaf => std::future::pending().await,
+            Script::Reads(replica) => {
+                let usage = replica.read(&request).await;
+                vec![Step::Started, Step::Text("a"), Step::Counted(usage)]
+            }
             Script::Steps(steps) => steps,
             Script::Refuse(fault) => {
                 guard.end();
@@ -279,6 +290,7 @@ async fn perform(step: Step, node: &Node) -> Option<Option<Event>> {
             Some(Some(Event::ToolCallDelta(v1::ToolCallDelta { index, text: text.to_owned() })))
         }
         Step::Finished(reason) => Some(Some(Event::Finished(mesh_proto::convert::finished(reason, USAGE)))),
+        Step::Counted(usage) => Some(Some(Event::Finished(mesh_proto::convert::finished(FinishReason::Stop, usage)))),
         Step::Fault(fault) => Some(Some(Event::Fault(v1::Fault::from(&fault)))),
         Step::Nonsense => Some(None),
         Step::Gate => {

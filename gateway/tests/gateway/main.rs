@@ -4,6 +4,7 @@
 mod answers;
 mod binary;
 mod client;
+mod conversations;
 mod dialects;
 mod disconnects;
 mod failures;
@@ -11,4 +12,5 @@ mod fake;
 mod http_rules;
 mod lifecycle;
 mod mesh_state;
+mod replica;
 mod tools;
