@@ -88,6 +88,41 @@ impl Node {
         serde_json::from_slice(&output.stdout).expect("--json prints JSON")
     }
 
+    /// Runs `mesh-node ARGS` about its mesh.
+    pub fn run(&self, args: &[&str]) -> Output {
+        let dir = self.data_dir.display().to_string();
+        mesh_node(&[args, &["--data-dir", &dir]].concat())
+    }
+
+    /// What `mesh-node ARGS` prints for people.
+    pub fn said(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {told}\nthe node's own log:\n{}", self.process.stderr());
+        String::from_utf8(output.stdout).expect("output is text")
+    }
+
+    /// What `mesh-node ARGS` prints for programs.
+    pub fn told(&self, args: &[&str]) -> serde_json::Value {
+        serde_json::from_str(&self.said(&[args, &["--json"]].concat())).expect("--json prints JSON")
+    }
+
+    /// Why `mesh-node ARGS` fails.
+    pub fn refuses(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {}", String::from_utf8_lossy(&output.stdout));
+        String::from_utf8(output.stderr).expect("output is text")
+    }
+
+    /// Waits until it sees the node `name` ready.
+    pub fn sees(&self, name: &str) {
+        crate::until(&format!("{name} to be seen"), PATIENCE, || {
+            let peers = self.ask("peers");
+            let is_it = |peer: &serde_json::Value| peer["name"] == name && peer["state"] == "ready";
+            peers["peers"].as_array()?.iter().any(is_it).then_some(())
+        });
+    }
+
     /// Process ids of its stages' child processes.
     pub fn stage_processes(&self) -> Vec<u32> {
         children(self.process.id())

@@ -4,76 +4,20 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use mesh_tests::hosts::Hosts;
 use mesh_tests::models::{SMOLLM2, smollm2};
-use mesh_tests::process::{Node, Process, binary, run};
+use mesh_tests::process::{Process, run};
 use mesh_tests::until;
 use serde_json::{Value, json};
 
 /// A host that falls silent is noticed by QUIC's idle timeout of 5 s.
 const SILENCE_TOLD_WITHIN: Duration = Duration::from_secs(9);
 
-/// Two namespaces, `10.77.0.1` and `10.77.0.2`. Taken down when dropped.
-struct Hosts {
-    names: [String; 2],
-}
-
-impl Hosts {
-    /// `None`, and a loud word, where this process may not make namespaces.
-    fn new() -> Option<Self> {
-        let id = std::process::id();
-        let hosts = Self { names: [format!("mesh{id}a"), format!("mesh{id}b")] };
-        let [a, b] = &hosts.names;
-        if !(ip(&["netns", "add", a]) && ip(&["netns", "add", b])) {
-            eprintln!("SKIPPED: network namespaces take root and iproute2");
-            return None;
-        }
-        let cable = ["link", "add", "cable", "netns", a, "type", "veth", "peer", "name", "cable", "netns", b];
-        assert!(ip(&cable), "no cable");
-        for (index, name) in hosts.names.iter().enumerate() {
-            let address = format!("10.77.0.{}/24", index + 1);
-            assert!(ip(&["-n", name, "addr", "add", &address, "dev", "cable"]), "no address");
-            assert!(ip(&["-n", name, "link", "set", "lo", "up"]) && ip(&["-n", name, "link", "set", "cable", "up"]));
-        }
-        Some(hosts)
-    }
-
-    fn cable(&self, state: &str) {
-        assert!(ip(&["-n", &self.names[0], "link", "set", "cable", state]), "the cable is {state}");
-    }
-
-    /// `program` on host number `host`.
-    fn command(&self, host: usize, program: &Path) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.names[host]]).arg(program);
-        command
-    }
-
-    /// A node on host number `host`, with the addresses and ports that it takes by itself.
-    fn node(&self, host: usize, folder: &Path, name: &str, args: &[&str]) -> Node {
-        let data_dir = folder.join(name);
-        let mut command = self.command(host, &binary("mesh-node"));
-        command.args(args).arg("--data-dir").arg(&data_dir).args(["--name", name, "--threads", "1"]);
-        Node { process: Process::spawn(&mut command), data_dir }
-    }
-
-    /// curl on host number `host`, to the gateway there.
-    fn ask(&self, host: usize, body: &Value) -> Command {
-        let mut command = self.command(host, Path::new("curl"));
-        command.args(["-sN", "http://127.0.0.1:9337/v1/chat/completions", "-d", &body.to_string()]);
-        command
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        for name in &self.names {
-            ip(&["netns", "del", name]);
-        }
-    }
-}
-
-fn ip(args: &[&str]) -> bool {
-    Command::new("ip").args(args).stderr(std::process::Stdio::null()).status().is_ok_and(|status| status.success())
+/// curl on host number `host`, to the gateway there.
+fn ask(hosts: &Hosts, host: usize, body: &Value) -> Command {
+    let mut command = hosts.command(host, Path::new("curl"));
+    command.args(["-sN", "http://127.0.0.1:9337/v1/chat/completions", "-d", &body.to_string()]);
+    command
 }
 
 fn question() -> Value {
@@ -93,7 +37,7 @@ fn two_hosts_serve_a_model_until_the_cable_is_pulled_and_after_it_is_back() {
     let addresses = beta.ask("peers")["peers"][1]["addresses"].to_string();
     assert_eq!(addresses, r#"["/ip4/10.77.0.1/tcp/9338"]"#, "loopback is nobody else's business");
     for host in [0, 1] {
-        let answer = run(&mut hosts.ask(host, &question()));
+        let answer = run(&mut ask(&hosts, host, &question()));
         let answer: Value = serde_json::from_slice(&answer.stdout).unwrap();
         let text = answer["choices"][0]["message"]["content"].as_str().unwrap_or_default();
         assert!(text.contains("Berlin"), "{answer}");
@@ -103,7 +47,7 @@ fn two_hosts_serve_a_model_until_the_cable_is_pulled_and_after_it_is_back() {
     body["stream"] = json!(true);
     body["ignore_eos"] = json!(true);
     body["max_tokens"] = json!(1900);
-    let mut stream = Process::spawn(&mut hosts.ask(0, &body));
+    let mut stream = Process::spawn(&mut ask(&hosts, 0, &body));
     stream.nth_line("data: {\"id\"", 5);
     hosts.cable("down");
     stream.exit(SILENCE_TOLD_WITHIN);
@@ -113,7 +57,7 @@ fn two_hosts_serve_a_model_until_the_cable_is_pulled_and_after_it_is_back() {
 
     hosts.cable("up");
     until("the model to be served again", mesh_tests::PATIENCE, || {
-        let answer = run(&mut hosts.ask(1, &question()));
+        let answer = run(&mut ask(&hosts, 1, &question()));
         String::from_utf8_lossy(&answer.stdout).contains("Berlin").then_some(())
     });
 }
