@@ -33,6 +33,7 @@ use crate::stages::{HostedStage, StageHost};
 
 use moves::{Moved, Moves};
 
+pub(crate) use placement::ADVICE;
 pub use placement::{PlaceError, check_split, shape_of};
 
 /// Most tokens in a micro-batch: a prefill chunk.
@@ -48,7 +49,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 /// Pause before a placement that failed is tried again: doubled each time, up to the second value.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
-const LEAVING: &str = "this node is leaving the mesh";
+const LEAVING: &str = "this node stops serving it";
 const DRAINING: &str = "this node is being drained";
 
 /// What of the node a supervisor uses.
@@ -103,6 +104,8 @@ enum Ended {
     Lost(StageError),
     /// The supervisor is to stop.
     Stopped,
+    /// It is to be replaced, and there is no room for the next one beside it.
+    InTheWay(Vec<PlacedStage>),
     /// It answers still, and these stages would be better.
     Better(Vec<PlacedStage>),
 }
@@ -128,7 +131,7 @@ impl Supervisor {
             };
             let reason = match outcome {
                 Ok(placement) => match self.serve(placement, &stop).await {
-                    Some(error) => error.to_string(),
+                    Some(reason) => reason,
                     None => break,
                 },
                 Err(error) => error.to_string(),
@@ -149,14 +152,15 @@ impl Supervisor {
         while self.retiring.join_next().await.is_some() {}
     }
 
-    /// Serves a loaded placement, and those that take its place, until one ends by itself (the error) or `stop` (none).
-    async fn serve(&mut self, placement: Placement, stop: &CancellationToken) -> Option<StageError> {
+    /// Serves a loaded placement, and those that take its place, until one ends by itself (its reason) or `stop` (none).
+    async fn serve(&mut self, placement: Placement, stop: &CancellationToken) -> Option<String> {
         let mut serving = match self.start(placement).await {
             Ok(serving) => serving,
             Err((placement, error)) => {
-                self.waiting(&error.to_string());
+                let reason = error.to_string();
+                self.waiting(&reason);
                 self.release(placement).await;
-                return Some(error);
+                return Some(reason);
             }
         };
         loop {
@@ -164,7 +168,7 @@ impl Supervisor {
                 ended = self.watch(&serving) => ended,
                 () = stop.cancelled() => Ended::Stopped,
             };
-            let error = match ended {
+            let ended = match ended {
                 Ended::Better(stages) => match self.move_to(stages, &serving, stop).await {
                     Moved::To(next) => {
                         let before = std::mem::replace(&mut serving, next);
@@ -172,16 +176,21 @@ impl Supervisor {
                         continue;
                     }
                     Moved::Not => continue,
-                    Moved::Ended(Ended::Lost(error)) => Some(error),
-                    Moved::Ended(_) => None,
+                    Moved::Ended(ended) => ended,
                 },
-                Ended::Lost(error) => Some(error),
+                ended => ended,
+            };
+            let reason = match ended {
+                Ended::Lost(error) => Some(error.to_string()),
+                Ended::InTheWay(next) | Ended::Better(next) => {
+                    Some(format!("moving to {}", mesh_routing::placement::explain(&next)))
+                }
                 Ended::Stopped => None,
             };
-            self.waiting(&error.as_ref().map_or_else(|| LEAVING.to_owned(), ToString::to_string));
+            self.waiting(reason.as_deref().unwrap_or(LEAVING));
             serving.pipeline.shutdown(DRAIN_LIMIT).await;
             self.release(serving.placement).await;
-            return error;
+            return reason;
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use mesh_routing::plan::{self, Host};
+use mesh_routing::plan::{self, Candidate, Host};
 use mesh_routing::{PlacedStage, Split, placement};
 use mesh_types::{ByteSize, PeerId};
 use tokio::time::Instant;
@@ -30,6 +30,27 @@ pub(super) struct Moves {
     not_before: Option<Instant>,
     /// A drained node was told to stay, for lack of another place.
     stuck: bool,
+}
+
+impl Moves {
+    /// The stages of `found`, once it was so much better than `here`, what runs now, that moving pays, and that often in
+    /// a row.
+    fn weigh(&mut self, found: &Candidate, here: &Candidate) -> Option<Vec<PlacedStage>> {
+        let stages = found.placement();
+        if stages == here.placement() || found.decode < here.decode * WORTH_MOVING {
+            self.wanted = None;
+            return None;
+        }
+        let seen = match self.wanted.take() {
+            Some((wanted, seen)) if wanted == stages => seen + 1,
+            _ => 1,
+        };
+        if seen < STEADY {
+            self.wanted = Some((stages, seen));
+            return None;
+        }
+        Some(stages)
+    }
 }
 
 /// What came of a move.
@@ -61,19 +82,7 @@ impl Supervisor {
         let hosts = plan::hosts(&view, self.parts.board.memory_free());
         let found = plan::plan(&self.shape, &hosts).ok()?;
         let here = plan::predict(&self.shape, &hosts, &current.stages)?;
-        let stages = found.chosen().placement();
-        if stages == current.stages || found.chosen().decode < here.decode * WORTH_MOVING {
-            self.moves.wanted = None;
-            return None;
-        }
-        let seen = match self.moves.wanted.take() {
-            Some((wanted, seen)) if wanted == stages => seen + 1,
-            _ => 1,
-        };
-        if seen < STEADY {
-            self.moves.wanted = Some((stages, seen));
-            return None;
-        }
+        let stages = self.moves.weigh(found.chosen(), &here)?;
         tracing::info!(
             model = %self.model.name, "moving to {}: {:.1} tok/s instead of {:.1}",
             placement::explain(&stages), found.chosen().decode, here.decode
@@ -120,8 +129,7 @@ impl Supervisor {
     ) -> Moved {
         self.moves = Moves { not_before: Some(Instant::now() + BETWEEN_MOVES), ..Moves::default() };
         if !self.has_room(&stages) {
-            let why = format!("moving to {}", placement::explain(&stages));
-            return Moved::Ended(Ended::Lost(mesh_engine::StageError::Load(why)));
+            return Moved::Ended(Ended::InTheWay(stages));
         }
         if let (None, true) = (self.digest, stages.len() > 1) {
             match self.parts.holdings.digest(&self.model.source).await {
@@ -192,5 +200,37 @@ impl Supervisor {
         if let Some(stage) = stages.own {
             self.parts.host.unload(&stage.id).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_routing::plan::CandidateStage;
+    use mesh_types::LayerRange;
+
+    use super::*;
+
+    /// All layers on `node`, at so many tokens per second.
+    fn on(node: &str, decode: f64) -> Candidate {
+        let layers = LayerRange::new(0, 4).unwrap();
+        let stage = PlacedStage { layers, peer: PeerId::new(node), name: node.to_owned(), local: false };
+        let stages = vec![CandidateStage { stage, needs: ByteSize(1), has: ByteSize(2) }];
+        Candidate { stages, decode, full: decode, prefill: decode }
+    }
+
+    #[test]
+    fn a_model_moves_only_for_what_stays_much_better() {
+        let here = on("a", 10.0);
+        let mut moves = Moves::default();
+        // A little better is not worth it, however often it is seen.
+        assert!((0..5).all(|_| moves.weigh(&on("b", 12.0), &here).is_none()));
+        // Much better has to be so twice in a row, by the same nodes.
+        assert!(moves.weigh(&on("b", 13.0), &here).is_none());
+        assert!(moves.weigh(&on("c", 13.0), &here).is_none());
+        assert!(moves.weigh(&on("c", 12.0), &here).is_none(), "it was better for a moment");
+        assert!(moves.weigh(&on("c", 13.0), &here).is_none());
+        assert_eq!(moves.weigh(&on("c", 13.0), &here), Some(on("c", 13.0).placement()));
+        // What runs already is nothing to move to, whatever its prediction.
+        assert!((0..5).all(|_| moves.weigh(&on("a", 99.0), &here).is_none()));
     }
 }

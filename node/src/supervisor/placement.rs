@@ -17,7 +17,7 @@ use crate::settings::StageSettings;
 use crate::stages::{StagePlan, shape};
 
 /// What helps where a model does not fit.
-const ADVICE: &str =
+pub(crate) const ADVICE: &str =
     "more nodes have to join, or offer more (--memory), or the model has to hold less (--ctx, --parallel)";
 
 /// Why a model is not served now.
