@@ -14,9 +14,9 @@ use mesh_gateway::Gateway;
 use mesh_gateway::announce::{Announcement, Announcer};
 use mesh_mesh::weights::{SliceCache, SliceFetcher};
 use mesh_mesh::{DataDir, Identity, JoinToken, Membership, Mesh};
+use mesh_proto::v1::admin_server::AdminServer;
 use mesh_proto::v1::inference_server::InferenceServer;
 use mesh_proto::v1::stage_control_server::StageControlServer;
-use mesh_routing::Split;
 use mesh_transport::{Endpoint, Gate};
 use mesh_types::{ByteSize, MeshView, PeerId, PeerState};
 use tokio::sync::watch;
@@ -26,11 +26,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::server::{AdminService, AdminSocket};
 use crate::board::Board;
+use crate::fleet::Fleet;
 use crate::holdings::Holdings;
-use crate::serve::{InferenceService, ServedModel, ServedModels};
-use crate::settings::{GatewaySetting, Settings};
+use crate::serve::{InferenceService, ServedModel};
+use crate::settings::{GatewaySetting, ModelSettings, Settings};
 use crate::stages::{StageControlService, StageHost};
-use crate::supervisor::{Parts, Supervisor, check_split};
+use crate::supervisor::{Parts, check_split};
 
 /// How long a joining node looks for its mesh.
 const JOIN_LIMIT: Duration = Duration::from_secs(15);
@@ -112,7 +113,18 @@ impl Node {
         let slices = SliceCache::open(cache.join("slices"), settings.cache)?;
         mesh.serve_weights(holdings.offered());
         let loads = TaskTracker::new();
-        let served = ServedModels::new(models.iter().map(|(model, _)| Arc::clone(model)));
+        let parts = Parts {
+            mesh: mesh.clone(),
+            host: host.clone(),
+            endpoint: endpoint.clone(),
+            board: Arc::clone(&board),
+            holdings: Arc::clone(&holdings),
+            settings: settings.stage.clone(),
+            slices: slices.clone(),
+        };
+        let (fleet, commands) = Fleet::new(parts, settings.model_defaults.clone());
+        let admin_service =
+            AdminService::new(mesh.clone(), fleet.clone(), (endpoint.clone(), settings.clone()), gateway_url.clone());
         let control = StageControlService::new(
             mesh.clone(),
             host.clone(),
@@ -122,20 +134,12 @@ impl Node {
         );
         mesh.serve_grpc(
             tonic::service::Routes::new(
-                InferenceServer::new(InferenceService::new(served)).max_decoding_message_size(MAX_REQUEST),
+                InferenceServer::new(InferenceService::new(fleet.served())).max_decoding_message_size(MAX_REQUEST),
             )
-            .add_service(StageControlServer::new(control)),
+            .add_service(StageControlServer::new(control))
+            .add_service(AdminServer::new(admin_service.clone())),
         );
 
-        let parts = Parts {
-            mesh: mesh.clone(),
-            host: host.clone(),
-            endpoint: endpoint.clone(),
-            board: Arc::clone(&board),
-            holdings,
-            settings: settings.stage.clone(),
-            slices: slices.clone(),
-        };
         let mut node = Self {
             mesh,
             host,
@@ -147,7 +151,6 @@ impl Node {
             stop: CancellationToken::new(),
             _data_dir: data_dir,
         };
-        let admin_service = AdminService::new(node.mesh.clone(), gateway_url.clone());
         node.run(|stop| async move { Ok(admin_service.serve(admin, stop).await?) });
         if let Err(error) = node.enter(is_up, &announcer).await {
             node.shutdown().await;
@@ -170,12 +173,10 @@ impl Node {
             stop.run_until_cancelled(mesh_gateway::announce_models(view, &announcing)).await;
             Ok(())
         });
-        for (model, split) in models {
-            let supervisor = Supervisor::new(model, split, parts.clone());
-            node.run(|stop| async move {
-                supervisor.run(stop).await;
-                Ok(())
-            });
+        let running = fleet.clone();
+        node.run(|stop| running.run(commands, stop));
+        for (model, settings) in models {
+            fleet.start(model, settings).await.map_err(|fault| anyhow!("{fault}"))?;
         }
         Ok(node)
     }
@@ -231,11 +232,11 @@ impl Node {
 }
 
 /// The models to serve, and how they are to be split; mistakes that no peer could mend are told before anything starts.
-fn open_models(settings: &Settings) -> Result<Vec<(Arc<ServedModel>, Split)>> {
-    let open = |model: &crate::settings::ModelSettings| {
+fn open_models(settings: &Settings) -> Result<Vec<(Arc<ServedModel>, ModelSettings)>> {
+    let open = |model: &ModelSettings| {
         let served = ServedModel::open(model, settings.stage.ctx)?;
         check_split(&served, &model.split).with_context(|| format!("cannot split `{}`", served.name))?;
-        Ok((Arc::new(served), model.split.clone()))
+        Ok((Arc::new(served), model.clone()))
     };
     settings.models.iter().map(open).collect()
 }
@@ -265,17 +266,25 @@ async fn close_links_of_lost_peers(mut view: watch::Receiver<Arc<MeshView>>, end
     }
 }
 
-fn free_memory() -> ByteSize {
+pub(crate) fn free_memory() -> ByteSize {
     let mut system = sysinfo::System::new();
     system.refresh_memory();
     ByteSize(system.available_memory() / OFFERED.1 * OFFERED.0)
 }
 
-/// Where a joining node's token comes from.
+/// A joining node's token.
 ///
 /// # Errors
 /// Where it cannot be read, or is no token.
 pub fn read_token(token: Option<&str>, file: Option<&PathBuf>) -> Result<JoinToken> {
+    Ok(token_text(token, file)?.trim().parse()?)
+}
+
+/// The text of a token: itself, `-` for standard input, or that of a file.
+///
+/// # Errors
+/// Where it cannot be read.
+pub fn token_text(token: Option<&str>, file: Option<&PathBuf>) -> Result<String> {
     let text = match (token, file) {
         (Some("-"), _) => {
             std::io::read_to_string(std::io::stdin()).context("cannot read the token from standard input")?
@@ -286,5 +295,5 @@ pub fn read_token(token: Option<&str>, file: Option<&PathBuf>) -> Result<JoinTok
         }
         (None, None) => return Err(anyhow!("no token was given")),
     };
-    Ok(text.trim().parse()?)
+    Ok(text)
 }

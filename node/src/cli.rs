@@ -7,6 +7,10 @@ use clap::{Args, Parser, Subcommand};
 use mesh_gateway::announce::Format;
 use mesh_types::ByteSize;
 
+mod admin;
+
+pub use admin::{AdminCommand, AskArgs, DoctorArgs, DrainArgs, LoadArgs, PlanArgs, TokenArgs, UnloadArgs};
+
 /// Turns the machines you have into one inference mesh behind an OpenAI-compatible /v1.
 #[derive(Debug, Parser)]
 #[command(name = "mesh-node", version, max_term_width = 100)]
@@ -23,16 +27,12 @@ pub enum Command {
     Up(UpArgs),
     /// Join a mesh, offering this machine's memory and any models given.
     Join(JoinArgs),
-    /// What the local node is doing, in a few lines.
-    Status(AdminArgs),
-    /// The nodes of the mesh, as the local node sees them.
-    Peers(AdminArgs),
-    /// The models served in the mesh: whether they answer, and where their layers run.
-    Models(AdminArgs),
-    /// The stages that run on each node.
-    Stages(AdminArgs),
-    /// Print the token that lets other machines join. Treat it like a password.
-    Token(AdminArgs),
+    /// Ask a running node.
+    #[command(flatten)]
+    Admin(AdminCommand),
+    /// What is wrong with the node or its mesh, and what to do about it. Where no node runs: with one that would be
+    /// started with these flags.
+    Doctor(DoctorArgs),
     /// What a model file is, and whether and where it can be split. Needs no node.
     Inspect(InspectArgs),
     /// Try out a chat template: what it can do, what it renders, how an answer is read. Needs no node.
@@ -131,17 +131,6 @@ pub struct NodeArgs {
     /// The key that clients of the gateway must send; required when the gateway is not on loopback.
     #[arg(long, value_name = "KEY", env = "MESH_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
-}
-
-/// What the administering commands share.
-#[derive(Debug, Args)]
-pub struct AdminArgs {
-    /// Print JSON with a stable schema.
-    #[arg(long)]
-    pub json: bool,
-    /// The data directory of the node to ask [default: $XDG_DATA_HOME/mesh-node].
-    #[arg(long, value_name = "DIR", env = "MESH_NODE_DATA_DIR")]
-    pub data_dir: Option<PathBuf>,
 }
 
 /// `inspect`.

@@ -7,6 +7,8 @@ pub mod admin;
 pub mod app;
 pub mod board;
 pub mod cli;
+pub mod doctor;
+pub mod fleet;
 pub mod holdings;
 pub mod inspect;
 pub mod logs;

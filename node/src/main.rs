@@ -1,12 +1,14 @@
 //! The `mesh-node` program: reads the command line, runs the command, and turns the outcome into an exit code.
 #![forbid(unsafe_code)]
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::Parser as _;
 use mesh_node::admin::client::{self, AskError};
-use mesh_node::app::{Entry, Node, read_token};
-use mesh_node::cli::{AdminArgs, Cli, Command, NodeArgs};
+use mesh_node::admin::screen::Screen;
+use mesh_node::app::{Entry, Node, read_token, token_text};
+use mesh_node::cli::{AdminCommand, Cli, Command, DoctorArgs, NodeArgs};
 use mesh_node::logs;
 use mesh_node::settings::{self, Settings};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -46,11 +48,8 @@ fn main() -> ExitCode {
         Command::Join(join) => serve(&runtime, join.node, move |_| {
             read_token(join.token.as_deref(), join.token_file.as_ref()).map(Entry::Join)
         }),
-        Command::Status(ref args)
-        | Command::Peers(ref args)
-        | Command::Models(ref args)
-        | Command::Stages(ref args)
-        | Command::Token(ref args) => runtime.block_on(ask(&command, args)),
+        Command::Admin(ref command) => runtime.block_on(ask(command)),
+        Command::Doctor(args) => runtime.block_on(doctor(args)),
     }
 }
 
@@ -106,18 +105,39 @@ impl Signals {
 }
 
 /// The administering commands.
-async fn ask(command: &Command, args: &AdminArgs) -> ExitCode {
-    let data_dir = match settings::data_dir(args.data_dir.as_deref()) {
+async fn ask(command: &AdminCommand) -> ExitCode {
+    let data_dir = match settings::data_dir(command.shared().data_dir.as_deref()) {
         Ok(dir) => dir,
         Err(error) => return fail(&error.to_string(), EXIT_USAGE),
     };
-    match client::run(command, &data_dir, args.json).await {
-        Ok(text) => {
-            print!("{text}");
-            ExitCode::SUCCESS
-        }
+    told(client::run(command, &data_dir, &Screen::stdout()).await.map(|()| true))
+}
+
+/// `doctor`.
+async fn doctor(mut args: DoctorArgs) -> ExitCode {
+    let settings = match Settings::load(std::mem::take(&mut args.would_be)) {
+        Ok(settings) => settings,
+        Err(error) => return fail(&error.to_string(), EXIT_USAGE),
+    };
+    let token = match (&args.token, &args.token_file) {
+        (None, None) => None,
+        (token, file) => match token_text(token.as_deref(), file.as_ref()) {
+            Ok(text) => Some(text),
+            Err(error) => return fail(&format!("{error:#}"), EXIT_USAGE),
+        },
+    };
+    told(client::doctor(&args, &settings, token.as_deref(), &Screen::stdout()).await)
+}
+
+/// The exit code of a command that has said what it has to say; whether all is well.
+fn told(outcome: Result<bool, AskError>) -> ExitCode {
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        // Who reads no further, as `head`, has seen enough.
+        Err(AskError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error @ AskError::NotRunning(_)) => fail(&error.to_string(), EXIT_NOT_RUNNING),
-        Err(error @ AskError::Failed(_)) => fail(&error.to_string(), 1),
+        Err(error) => fail(&error.to_string(), 1),
     }
 }
 

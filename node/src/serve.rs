@@ -71,7 +71,7 @@ fn canonical(request: v1::GenerateRequest) -> Result<ChatRequest, Status> {
 
 async fn start(models: &ServedModels, request: ChatRequest) -> Result<Answer, Fault> {
     let model = models.get(&request.model)?;
-    Answer::start(model, request).await.inspect_err(|fault| tracing::info!("refused: {fault}"))
+    Answer::start(&model, request).await.inspect_err(|fault| tracing::info!("refused: {fault}"))
 }
 
 #[cfg(test)]

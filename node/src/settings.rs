@@ -44,6 +44,8 @@ pub struct Settings {
     pub cache: Option<ByteSize>,
     /// Models to serve as stage 0.
     pub models: Vec<ModelSettings>,
+    /// What holds for models that are loaded later.
+    pub model_defaults: ModelDefaults,
     /// How its stages run.
     pub stage: StageSettings,
     /// What clients of the gateway must send.
@@ -76,6 +78,34 @@ pub struct ModelSettings {
     pub force_tool_emulation: bool,
     /// A script that answers instead of its weights.
     pub scripted: Option<PathBuf>,
+}
+
+/// What holds for a model of which nothing else was said: those of `--model`, and those that are loaded later.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ModelDefaults {
+    /// See [`ModelSettings::split`].
+    pub split: Split,
+    /// See [`ModelSettings::chat_template`].
+    pub chat_template: Option<PathBuf>,
+    /// See [`ModelSettings::force_tool_emulation`].
+    pub force_tool_emulation: bool,
+    /// See [`ModelSettings::scripted`].
+    pub scripted: Option<PathBuf>,
+}
+
+impl ModelDefaults {
+    /// The settings of a file, which is served under its own name.
+    pub fn of_file(&self, path: PathBuf) -> ModelSettings {
+        let Self { split, chat_template, force_tool_emulation, scripted } = self.clone();
+        ModelSettings {
+            name: ModelId::from_file_name(&path),
+            path,
+            split,
+            chat_template,
+            force_tool_emulation,
+            scripted,
+        }
+    }
 }
 
 /// How the stages of this node run.
@@ -140,6 +170,7 @@ impl Settings {
         let gateway = gateway(args.gateway.as_deref().or(file.gateway.as_deref()))?;
         let api_key = args.api_key.clone().or(file.api_key.clone()).filter(|key| !key.is_empty());
         require_key(gateway, api_key.as_deref())?;
+        let (models, model_defaults) = models(&args, &file)?;
         Ok(Self {
             name: args.name.clone().or(file.name.clone()).unwrap_or_else(host_name),
             data_dir: data_dir(args.data_dir.as_deref().or(file.data_dir.as_deref()))?,
@@ -148,7 +179,8 @@ impl Settings {
             listen: args.listen.or(file.listen).unwrap_or(DEFAULT_LISTEN),
             memory: size("memory", args.memory, file.memory.as_deref())?,
             cache: size("cache", args.cache, file.cache.as_deref())?,
-            models: models(&args, &file)?,
+            models,
+            model_defaults,
             stage: stage(&args, &file)?,
             api_key,
         })
@@ -202,39 +234,28 @@ fn require_key(gateway: GatewaySetting, key: Option<&str>) -> Result<(), Setting
     }
 }
 
-fn models(args: &NodeArgs, file: &ConfigFile) -> Result<Vec<ModelSettings>, SettingsError> {
-    let (default_split, by_model) = splits(&args.splits, file.split.as_deref())?;
-    let force_tool_emulation = std::env::var(FORCE_TOOL_EMULATION).is_ok_and(|value| value == "1");
-    let default_template = args.chat_template.as_ref().or(file.chat_template.as_ref());
+fn models(args: &NodeArgs, file: &ConfigFile) -> Result<(Vec<ModelSettings>, ModelDefaults), SettingsError> {
+    let (split, by_model) = splits(&args.splits, file.split.as_deref())?;
+    let defaults = ModelDefaults {
+        split,
+        chat_template: args.chat_template.as_ref().or(file.chat_template.as_ref()).cloned(),
+        force_tool_emulation: std::env::var(FORCE_TOOL_EMULATION).is_ok_and(|value| value == "1"),
+        scripted: args.scripted.clone(),
+    };
     let mut models = Vec::new();
     for model in &file.models {
-        let name = model.name.as_deref().map_or_else(|| ModelId::from_file_name(&model.path), ModelId::from);
-        let split = model.split.as_deref().map(parse_split).transpose()?;
+        let of_file = defaults.of_file(model.path.clone());
         models.push(ModelSettings {
-            path: model.path.clone(),
-            split: split.unwrap_or_else(|| default_split.clone()),
-            chat_template: model.chat_template.as_ref().or(default_template).cloned(),
-            force_tool_emulation: model.force_tool_emulation.unwrap_or(force_tool_emulation),
-            scripted: model.scripted.as_ref().or(args.scripted.as_ref()).cloned(),
-            name,
+            name: model.name.as_deref().map_or(of_file.name, ModelId::from),
+            split: model.split.as_deref().map(parse_split).transpose()?.unwrap_or(of_file.split),
+            chat_template: model.chat_template.clone().or(of_file.chat_template),
+            force_tool_emulation: model.force_tool_emulation.unwrap_or(of_file.force_tool_emulation),
+            scripted: model.scripted.clone().or(of_file.scripted),
+            path: of_file.path,
         });
     }
     for reference in &args.models {
-        if reference.starts_with("hf://") {
-            return Err(SettingsError(format!(
-                "{reference}: fetching from a hub is not supported yet; download the .gguf and give its path"
-            )));
-        }
-        let path = PathBuf::from(reference);
-        let name = ModelId::from_file_name(&path);
-        models.push(ModelSettings {
-            path,
-            name,
-            split: default_split.clone(),
-            chat_template: default_template.cloned(),
-            force_tool_emulation,
-            scripted: args.scripted.clone(),
-        });
+        models.push(defaults.of_file(file_of(reference)?));
     }
     for (name, split) in by_model {
         match models.iter_mut().find(|model| model.name == name) {
@@ -250,8 +271,21 @@ fn models(args: &NodeArgs, file: &ConfigFile) -> Result<Vec<ModelSettings>, Sett
         Some(pair) => {
             Err(SettingsError(format!("two models would both be served as `{}`: name one in --config", pair[0])))
         }
-        None => Ok(models),
+        None => Ok((models, defaults)),
     }
+}
+
+/// The file that `reference` is.
+///
+/// # Errors
+/// Where it is something else.
+pub fn file_of(reference: &str) -> Result<PathBuf, SettingsError> {
+    if reference.starts_with("hf://") {
+        return Err(SettingsError(format!(
+            "{reference}: fetching from a hub is not supported yet; download the .gguf and give its path"
+        )));
+    }
+    Ok(PathBuf::from(reference))
 }
 
 type ModelSplits = (Split, Vec<(ModelId, Split)>);
@@ -323,62 +357,4 @@ fn host_name() -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn args() -> NodeArgs {
-        NodeArgs { data_dir: Some("/d".into()), ..NodeArgs::default() }
-    }
-
-    #[test]
-    fn a_gateway_off_loopback_needs_a_key() {
-        let open = NodeArgs { gateway: Some("0.0.0.0:80".into()), ..args() };
-        assert!(Settings::load(open).unwrap_err().to_string().contains("--api-key"));
-        let keyed = NodeArgs { gateway: Some("0.0.0.0:80".into()), api_key: Some("k".into()), ..args() };
-        assert!(Settings::load(keyed).is_ok());
-        let empty = NodeArgs { gateway: Some("[::]:80".into()), api_key: Some(String::new()), ..args() };
-        assert!(Settings::load(empty).is_err());
-    }
-
-    #[test]
-    fn a_split_is_for_all_models_or_for_one() {
-        let both = NodeArgs {
-            models: vec!["A.gguf".into(), "B.gguf".into()],
-            splits: vec!["never".into(), "b=0-3,4-9".into()],
-            ..args()
-        };
-        let settings = Settings::load(both).unwrap();
-        assert_eq!(settings.models[0].split, Split::Never);
-        let Split::Ranges(ranges) = &settings.models[1].split else { panic!("ranges were given") };
-        assert_eq!(ranges.iter().map(ToString::to_string).collect::<Vec<_>>(), ["0-3", "4-9"]);
-        let unknown = NodeArgs { splits: vec!["c=never".into()], ..args() };
-        assert!(Settings::load(unknown).unwrap_err().to_string().contains("`c`"));
-        let bad = NodeArgs { splits: vec!["5-3".into()], ..args() };
-        assert!(Settings::load(bad).unwrap_err().to_string().contains("5-3"));
-    }
-
-    #[test]
-    fn flags_win_over_the_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("c.toml");
-        std::fs::write(
-            &path,
-            "name = 'file'\nctx = 1024\nparallel = 2\ngpu_layers = 3\ncache = '20G'\n[[models]]\npath = 'm.gguf'\nname = 'x'\n",
-        )
-        .unwrap();
-        let settings = Settings::load(NodeArgs { config: Some(path.clone()), ctx: Some(512), ..args() }).unwrap();
-        assert_eq!((settings.name.as_str(), settings.stage.ctx, settings.stage.parallel), ("file", Some(512), 2));
-        assert_eq!(settings.stage.compute.gpu_layers, Some(3));
-        assert_eq!((settings.cache, settings.memory), (Some(ByteSize(20 << 30)), None));
-        assert_eq!(settings.models[0].name.as_str(), "x");
-        std::fs::write(&path, "colour = 1").unwrap();
-        let error = Settings::load(NodeArgs { config: Some(path), ..args() }).unwrap_err();
-        assert!(error.to_string().contains("colour"), "{error}");
-    }
-
-    #[test]
-    fn two_models_of_one_name_are_refused() {
-        let twice = NodeArgs { models: vec!["a/M.gguf".into(), "b/m.gguf".into()], ..args() };
-        assert!(Settings::load(twice).unwrap_err().to_string().contains("`m`"));
-    }
-}
+mod tests;

@@ -8,7 +8,7 @@ use libp2p::multiaddr::Protocol;
 
 /// The IP addresses at which a listener on `listen` can be reached from elsewhere. Loopback only where it listens on
 /// nothing else, or there is nothing else.
-pub(crate) fn reachable(listen: IpAddr) -> Vec<IpAddr> {
+pub fn reachable(listen: IpAddr) -> Vec<IpAddr> {
     if !listen.is_unspecified() {
         return vec![listen];
     }
@@ -17,6 +17,13 @@ pub(crate) fn reachable(listen: IpAddr) -> Vec<IpAddr> {
         Vec::new()
     });
     choose(&interfaces, listen)
+}
+
+/// The addresses of this host's interfaces that are up, with the interfaces' names.
+pub fn interfaces() -> Vec<(String, IpAddr)> {
+    let interfaces = if_addrs::get_if_addrs().unwrap_or_default();
+    let up = interfaces.into_iter().filter(|interface| interface.oper_status != IfOperStatus::Down);
+    up.map(|interface| (interface.name.clone(), interface.ip())).collect()
 }
 
 /// `ip` and `port` as libp2p writes them.

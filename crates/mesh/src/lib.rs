@@ -18,6 +18,7 @@ pub mod mesh;
 pub mod token;
 pub mod weights;
 
+pub use address::{interfaces, reachable as advertised};
 pub use data_dir::{DataDir, DataDirError};
 pub use identity::Identity;
 pub use membership::{Membership, MembershipError};

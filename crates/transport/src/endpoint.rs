@@ -9,7 +9,7 @@ use libp2p::identity::Keypair;
 use mesh_engine::Stage;
 use mesh_engine::codec::{Limits, Message};
 use mesh_types::{PeerId, StageId};
-use quinn::{Connection, Incoming, RecvStream, SendStream, VarInt};
+use quinn::{Connection, ConnectionError, Incoming, RecvStream, SendStream, VarInt};
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -116,6 +116,28 @@ impl Endpoint {
     /// May be dropped.
     pub async fn connect(&self, peer: &PeerId, addresses: &[SocketAddr]) -> Result<(), TransportError> {
         self.inner.peer(peer, addresses).await.map(drop)
+    }
+
+    /// Whether a stage endpoint answers at `address` now, whoever's it is. A handshake is begun that cannot succeed, so
+    /// that no connection comes of it, here or there.
+    ///
+    /// # Errors
+    /// [`TransportError::Unreachable`] where nothing answers within the idle timeout of 5 s.
+    ///
+    /// # Cancel safety
+    /// May be dropped.
+    pub async fn answers_at(&self, address: SocketAddr) -> Result<(), TransportError> {
+        let config = tls::probe(&self.inner.keypair)?;
+        let unreachable = |error: &dyn std::fmt::Display| TransportError::Unreachable(error.to_string());
+        let connecting =
+            self.inner.quinn.connect_with(config, address, "mesh.invalid").map_err(|error| unreachable(&error))?;
+        match connecting.await {
+            Err(error @ (ConnectionError::TimedOut | ConnectionError::LocallyClosed)) => {
+                Err(unreachable(&describe(&error)))
+            }
+            // A refusal is an answer.
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// Closes the connection to `peer`, and with it all its links: it is lost, or no longer admitted.

@@ -52,6 +52,17 @@ pub(crate) fn client(keypair: &Keypair, peer: libp2p::PeerId) -> Result<ClientCo
     Ok(config)
 }
 
+/// For a handshake that everybody refuses: with a protocol that nobody speaks.
+pub(crate) fn probe(keypair: &Keypair) -> Result<ClientConfig, TransportError> {
+    let mut tls = libp2p_tls::make_client_config(keypair, None).map_err(certificate)?;
+    tls.alpn_protocols = vec![b"mesh-probe".to_vec()];
+    tls.key_log = Arc::new(rustls::NoKeyLog);
+    let crypto = QuicClientConfig::try_from(tls).map_err(certificate)?;
+    let mut config = ClientConfig::new(Arc::new(crypto));
+    config.transport_config(transport());
+    Ok(config)
+}
+
 fn transport() -> Arc<TransportConfig> {
     let mut config = TransportConfig::default();
     config

@@ -3,22 +3,33 @@
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
-use mesh_mesh::{Mesh, PeerRecord};
+use mesh_mesh::{Caller, JoinToken, Mesh, PeerRecord};
+use mesh_proto::convert::fault_to_status;
 use mesh_proto::v1;
 use mesh_proto::v1::admin_server::{Admin, AdminServer};
-use mesh_types::PeerState;
+use mesh_transport::Endpoint;
+use mesh_types::{ErrorClass, ModelId, PeerState};
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use super::socket_path;
+use super::remote::{self, Remote};
+use super::{planned, socket_path};
+use crate::doctor::{self, Doctor};
+use crate::fleet::Fleet;
+use crate::settings::Settings;
 
-/// Answers the administering commands.
+/// Answers the administering commands, those of the local command line and those that other nodes pass on.
+#[derive(Clone)]
 pub struct AdminService {
     mesh: Mesh,
+    fleet: Fleet,
+    endpoint: Endpoint,
+    doctor: Doctor,
     gateway_url: Option<String>,
     started: Instant,
 }
@@ -32,9 +43,16 @@ pub struct AdminSocket {
 struct SocketFile(PathBuf);
 
 impl AdminService {
-    /// A service over `mesh`.
-    pub fn new(mesh: Mesh, gateway_url: Option<String>) -> Self {
-        Self { mesh, gateway_url, started: Instant::now() }
+    /// A service over `mesh`, the models and stages of this node.
+    pub fn new(
+        mesh: Mesh,
+        fleet: Fleet,
+        (endpoint, settings): (Endpoint, Settings),
+        gateway_url: Option<String>,
+    ) -> Self {
+        let about = (Arc::new(settings), gateway_url.clone());
+        let doctor = Doctor::new(mesh.clone(), endpoint.clone(), fleet.clone(), about);
+        Self { mesh, fleet, endpoint, doctor, gateway_url, started: Instant::now() }
     }
 
     /// Serves until `stop`, then lets running calls finish.
@@ -47,6 +65,10 @@ impl AdminService {
             .add_service(AdminServer::new(self))
             .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop.cancelled_owned())
             .await
+    }
+
+    fn own_name(&self) -> String {
+        self.mesh.view().borrow().local().map(|local| local.name.clone()).unwrap_or_default()
     }
 }
 
@@ -76,7 +98,10 @@ impl Drop for SocketFile {
 
 #[tonic::async_trait]
 impl Admin for AdminService {
-    async fn peers(&self, _: Request<v1::PeersRequest>) -> Result<Response<v1::PeersResponse>, Status> {
+    async fn peers(&self, request: Request<v1::PeersRequest>) -> Result<Response<v1::PeersResponse>, Status> {
+        if let Some(there) = remote::named(&self.mesh, &request)? {
+            return there.answer(request.into_inner(), async |mut admin, call| admin.peers(call).await).await;
+        }
         Ok(Response::new(v1::PeersResponse {
             mesh_id: self.mesh.id().to_string(),
             peers: self.mesh.peers().into_iter().map(peer).collect(),
@@ -85,8 +110,100 @@ impl Admin for AdminService {
         }))
     }
 
-    async fn token(&self, _: Request<v1::TokenRequest>) -> Result<Response<v1::TokenResponse>, Status> {
-        Ok(Response::new(v1::TokenResponse { token: self.mesh.token().encode() }))
+    async fn token(&self, request: Request<v1::TokenRequest>) -> Result<Response<v1::TokenResponse>, Status> {
+        if let Some(there) = remote::named(&self.mesh, &request)? {
+            return there.answer(request.into_inner(), async |mut admin, call| admin.token(call).await).await;
+        }
+        let expires = Some(request.into_inner().expires).filter(|at| *at > 0);
+        let token = JoinToken { expires, ..self.mesh.token() };
+        Ok(Response::new(v1::TokenResponse { token: token.encode() }))
+    }
+
+    async fn plan(&self, request: Request<v1::PlanRequest>) -> Result<Response<v1::PlanResponse>, Status> {
+        if let Some(there) = remote::named(&self.mesh, &request)? {
+            return there.answer(request.into_inner(), async |mut admin, call| admin.plan(call).await).await;
+        }
+        let model = request.get_ref().model.clone();
+        match self.fleet.plan(&model).await {
+            Ok(planned) => Ok(Response::new(planned::response(planned, self.own_name()))),
+            // Who serves it knows what it weighs.
+            Err(fault) if fault.class == ErrorClass::NotFound && !remote::is_passed_on(&request) => {
+                let holders = remote::holders(&self.mesh, &ModelId::from(model.as_str()));
+                match holders.iter().find(|peer| !peer.local) {
+                    Some(holder) => {
+                        let there = Remote::new(&self.mesh, holder);
+                        there.answer(request.into_inner(), async |mut admin, call| admin.plan(call).await).await
+                    }
+                    None => Err(fault_to_status(&fault)),
+                }
+            }
+            Err(fault) => Err(fault_to_status(&fault)),
+        }
+    }
+
+    async fn load(&self, request: Request<v1::LoadRequest>) -> Result<Response<v1::LoadResponse>, Status> {
+        if let Some(there) = remote::named(&self.mesh, &request)? {
+            return there.answer(request.into_inner(), async |mut admin, call| admin.load(call).await).await;
+        }
+        let v1::LoadRequest { model, split } = request.into_inner();
+        let split = Some(split).filter(|split| !split.is_empty());
+        let loaded = self.fleet.load(&model, split.as_deref()).await;
+        let name = loaded.map_err(|fault| fault_to_status(&fault))?;
+        Ok(Response::new(v1::LoadResponse { model: name.to_string(), node: self.own_name() }))
+    }
+
+    async fn unload(&self, request: Request<v1::UnloadRequest>) -> Result<Response<v1::UnloadResponse>, Status> {
+        if let Some(there) = remote::named(&self.mesh, &request)? {
+            return there.answer(request.into_inner(), async |mut admin, call| admin.unload(call).await).await;
+        }
+        let name = ModelId::from(request.get_ref().model.as_str());
+        let named = remote::is_passed_on(&request) || request.metadata().get_bin(super::TARGET).is_some();
+        let holders = if named { Vec::new() } else { remote::holders(&self.mesh, &name) };
+        match holders.as_slice() {
+            [only] if !only.local => {
+                let there = Remote::new(&self.mesh, only);
+                there.answer(request.into_inner(), async |mut admin, call| admin.unload(call).await).await
+            }
+            [_, _, ..] => {
+                let names: Vec<_> = holders.iter().map(|peer| peer.name.as_str()).collect();
+                let why =
+                    format!("`{name}` is served by {}: say on which to unload it, with --node", names.join(" and "));
+                Err(Status::failed_precondition(why))
+            }
+            _ => {
+                self.fleet.unload(&name).await.map_err(|fault| fault_to_status(&fault))?;
+                Ok(Response::new(v1::UnloadResponse { node: self.own_name() }))
+            }
+        }
+    }
+
+    async fn drain(&self, request: Request<v1::DrainRequest>) -> Result<Response<v1::DrainResponse>, Status> {
+        if let Some(there) = remote::named(&self.mesh, &request)? {
+            return there.answer(request.into_inner(), async |mut admin, call| admin.drain(call).await).await;
+        }
+        self.fleet.set_draining(!request.into_inner().off);
+        let view = self.mesh.view().borrow().clone();
+        let (active, stages) = view.local().map_or((0, 0), |local| {
+            let of_others = |stage: &&mesh_types::StageView| local.models.iter().all(|own| own.name != stage.model);
+            (local.models.iter().map(|model| model.active).sum(), local.stages.iter().filter(of_others).count())
+        });
+        let stages = u32::try_from(stages).unwrap_or(u32::MAX);
+        Ok(Response::new(v1::DrainResponse { node: self.own_name(), active, stages }))
+    }
+
+    async fn doctor(&self, request: Request<v1::DoctorRequest>) -> Result<Response<v1::DoctorResponse>, Status> {
+        if let Some(there) = remote::named(&self.mesh, &request)? {
+            return there.answer(request.into_inner(), async |mut admin, call| admin.doctor(call).await).await;
+        }
+        let findings = self.doctor.examine().await.into_iter().map(Into::into).collect();
+        Ok(Response::new(v1::DoctorResponse { findings }))
+    }
+
+    async fn probe(&self, request: Request<v1::ProbeRequest>) -> Result<Response<v1::ProbeResponse>, Status> {
+        let view = self.mesh.view().borrow().clone();
+        let caller = request.extensions().get::<Caller>().filter(|_| request.get_ref().dial_back);
+        let caller = caller.and_then(|Caller(peer)| view.peer(peer));
+        Ok(Response::new(doctor::probe(caller, &self.endpoint).await))
     }
 }
 

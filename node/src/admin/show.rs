@@ -1,167 +1,284 @@
-//! What the administering commands print: a table for people, or JSON with a stable schema.
+//! What the administering commands print for people: tables as wide as the screen, and sentences.
 
 use std::time::Duration;
 
 use mesh_proto::v1;
-use mesh_types::{ByteSize, LayerRange};
-use serde_json::{Value, json};
+use mesh_types::ByteSize;
 
-use super::table;
+use super::json::{layers, model_rows, round_trip, stage_rows};
+use super::screen::{Screen, Tone};
+use super::table::{Cell, Column, Table};
 
 /// `status`.
-pub fn status(mesh: &v1::PeersResponse, as_json: bool) -> String {
+pub fn status(mesh: &v1::PeersResponse, screen: &Screen) -> String {
     let local = mesh.peers.iter().find(|peer| peer.local);
     let node = local.and_then(|peer| peer.status.clone()).unwrap_or_default();
-    if as_json {
-        return pretty(&json!({
-            "mesh": {"id": mesh.mesh_id, "nodes": mesh.peers.iter().filter(|peer| peer.state == "ready").count()},
-            "node": local.map(peer_json),
-            "gateway": (!mesh.gateway_url.is_empty()).then_some(&mesh.gateway_url),
-            "uptime_seconds": mesh.uptime_seconds,
-            "models": model_rows(mesh).into_iter().map(model_json).collect::<Vec<_>>(),
-        }));
-    }
-    let ready = mesh.peers.iter().filter(|peer| peer.state == "ready").count();
-    let plural = if ready == 1 { "" } else { "s" };
-    let gateway = if mesh.gateway_url.is_empty() { "off" } else { &mesh.gateway_url };
-    let mut out = format!(
-        "mesh     {} ({ready} node{plural})\nnode     {}, version {}, up {}\nid       {}\ngateway  {gateway}\n\
-         memory   {} offered, {} free\n",
-        mesh.mesh_id,
-        node.name,
-        node.version,
-        span(Duration::from_secs(mesh.uptime_seconds)),
-        node.peer_id,
-        ByteSize(node.memory_bytes),
-        ByteSize(node.memory_free_bytes),
+    let uptime = span(Duration::from_secs(mesh.uptime_seconds));
+    let draining = if node.draining { ", draining" } else { "" };
+    let mut table = Table::new([Column::new(""), Column::sentence("")]);
+    let mut row = |label: &str, value: Cell| table.row([Cell::new(label, Tone::Head), value]);
+    row("mesh", format!("{} ({})", mesh.mesh_id, head_count(mesh)).into());
+    row("node", format!("{}, version {}, up {uptime}{draining}", node.name, node.version).into());
+    row("id", node.peer_id.into());
+    row("address", or_dash(node.addresses.iter().map(|address| host_and_port(address)).collect::<Vec<_>>().join(", ")));
+    row(
+        "gateway",
+        if mesh.gateway_url.is_empty() { Cell::new("off", Tone::Faint) } else { mesh.gateway_url.as_str().into() },
     );
-    for (index, (_, model)) in model_rows(mesh).into_iter().enumerate() {
-        let label = if index == 0 { "models" } else { "" };
-        out += &format!("{label:<9}{}: {}\n", model.name, model_state(model));
+    let (offered, free) = (ByteSize(node.memory_bytes), ByteSize(node.memory_free_bytes));
+    row("memory", format!("{offered} offered, {free} free").into());
+    let models = model_rows(mesh);
+    if models.is_empty() {
+        row("models", Cell::new("none", Tone::Faint));
     }
-    out
+    for (index, (_, model)) in models.into_iter().enumerate() {
+        let state = if model.ready { format!("ready, {}", placement(model)) } else { detail(model) };
+        row(if index == 0 { "models" } else { "" }, Cell::new(format!("{}: {state}", model.name), model_tone(model)));
+    }
+    table.render(screen)
 }
 
 /// `peers`.
-pub fn peers(mesh: &v1::PeersResponse, as_json: bool) -> String {
-    if as_json {
-        return pretty(&json!({"peers": mesh.peers.iter().map(peer_json).collect::<Vec<_>>()}));
+pub fn peers(mesh: &v1::PeersResponse, screen: &Screen) -> String {
+    let mut table = Table::new([
+        Column::new("NAME"),
+        Column::new("STATE"),
+        Column::number("FREE"),
+        Column::number("OFFERED"),
+        Column::number("STAGES").optional(3),
+        Column::number("ROUND TRIP").optional(2),
+        Column::new("ADDRESS").optional(1),
+        Column::new("VERSION").optional(4),
+        Column::new("ID").optional(5),
+    ]);
+    for peer in &mesh.peers {
+        let status = peer.status.clone().unwrap_or_default();
+        let name = if peer.local { format!("{} (this node)", status.name) } else { status.name };
+        let state = if status.draining { format!("{}, draining", peer.state) } else { peer.state.clone() };
+        let tone = match peer.state.as_str() {
+            "ready" if !status.draining => Tone::Good,
+            "gone" => Tone::Bad,
+            _ => Tone::Unsure,
+        };
+        let address = status.addresses.first().map(|address| host_and_port(address)).unwrap_or_default();
+        let rtt = round_trip(mesh, &status.peer_id).map(|rtt| format!("{:.1} ms", f64::from(rtt) / 1000.0));
+        let memory = |bytes: u64| if status.memory_bytes == 0 { "-".to_owned() } else { ByteSize(bytes).to_string() };
+        table.row([
+            or_dash(name),
+            Cell::new(state, tone),
+            memory(status.memory_free_bytes).into(),
+            memory(status.memory_bytes).into(),
+            status.stages.len().to_string().into(),
+            or_dash(rtt.unwrap_or_default()),
+            or_dash(address),
+            or_dash(status.version),
+            short(&status.peer_id).into(),
+        ]);
     }
-    let rows: Vec<_> = mesh
-        .peers
-        .iter()
-        .map(|peer| {
-            let status = peer.status.clone().unwrap_or_default();
-            let name = if peer.local { format!("{} (this node)", status.name) } else { status.name };
-            vec![
-                name,
-                peer.state.clone(),
-                format!("{} of {}", ByteSize(status.memory_free_bytes), ByteSize(status.memory_bytes)),
-                status.stages.len().to_string(),
-                status.version,
-                status.addresses.first().cloned().unwrap_or_else(|| "-".to_owned()),
-                short(&status.peer_id),
-            ]
-        })
-        .collect();
-    table::render(&["NAME", "STATE", "MEMORY FREE", "STAGES", "VERSION", "ADDRESS", "ID"], &rows)
+    table.render(screen)
 }
 
 /// `models`.
-pub fn models(mesh: &v1::PeersResponse, as_json: bool) -> String {
+pub fn models(mesh: &v1::PeersResponse, screen: &Screen) -> String {
     let rows = model_rows(mesh);
-    if as_json {
-        return pretty(&json!({"models": rows.into_iter().map(model_json).collect::<Vec<_>>()}));
-    }
     if rows.is_empty() {
-        return "no model is served in this mesh; give one with `mesh-node up --model FILE.gguf`\n".to_owned();
+        return "no model is served in this mesh: `mesh-node load FILE.gguf` serves one\n".to_owned();
     }
-    let rows: Vec<_> = rows
-        .into_iter()
-        .map(|(node, model)| {
-            vec![
-                model.name.clone(),
-                if model.ready { "ready".to_owned() } else { "waiting".to_owned() },
-                node.to_owned(),
-                placement(model),
-                model.context.to_string(),
-                model.active.to_string(),
-                model.queued.to_string(),
-                model.detail.clone(),
-            ]
-        })
-        .collect();
-    table::render(&["MODEL", "STATE", "SERVED BY", "LAYERS", "CONTEXT", "ACTIVE", "QUEUED", "DETAIL"], &rows)
+    let mut table = Table::new([
+        Column::new("MODEL"),
+        Column::new("STATE"),
+        Column::new("SERVED BY"),
+        Column::number("CONTEXT").optional(1),
+        Column::number("RUNS"),
+        Column::number("QUEUED").optional(2),
+        Column::sentence("LAYERS, OR WHAT IS MISSING"),
+    ]);
+    for (node, model) in rows {
+        let state = if model.ready { "ready" } else { "waiting" };
+        let scripted = if model.scripted { " (a script answers)" } else { "" };
+        table.row([
+            model.name.as_str().into(),
+            Cell::new(state, model_tone(model)),
+            node.into(),
+            model.context.to_string().into(),
+            model.active.to_string().into(),
+            model.queued.to_string().into(),
+            format!("{}{scripted}", if model.ready { placement(model) } else { detail(model) }).into(),
+        ]);
+    }
+    table.render(screen)
 }
 
 /// `stages`.
-pub fn stages(mesh: &v1::PeersResponse, as_json: bool) -> String {
-    let rows = || {
-        mesh.peers
-            .iter()
-            .filter(|peer| peer.state != "gone")
-            .filter_map(|peer| peer.status.as_ref())
-            .flat_map(|status| status.stages.iter().map(move |stage| (status, stage)))
-    };
-    if as_json {
-        let stages: Vec<Value> = rows()
-            .map(|(status, stage)| {
-                json!({
-                    "node": status.name,
-                    "node_id": status.peer_id,
-                    "model": stage.model,
-                    "layers": stage.layers.map(layers),
-                    "state": stage.state,
-                    "weight_bytes": stage.weight_bytes,
-                    "detail": stage.detail,
-                })
-            })
-            .collect();
-        return pretty(&json!({"stages": stages}));
-    }
-    let mut rows: Vec<_> = rows()
-        .map(|(status, stage)| {
-            vec![
-                stage.model.clone(),
-                stage.layers.map(layers).unwrap_or_default(),
-                status.name.clone(),
-                stage.state.clone(),
-                ByteSize(stage.weight_bytes).to_string(),
-                stage.detail.clone(),
-            ]
-        })
-        .collect();
+pub fn stages(mesh: &v1::PeersResponse, screen: &Screen) -> String {
+    let rows = stage_rows(mesh);
     if rows.is_empty() {
         return "no stage is loaded on any node\n".to_owned();
     }
-    let first_layer = |text: &str| text.split('-').next().and_then(|n| n.parse::<u32>().ok());
-    rows.sort_by(|a, b| (&a[0], first_layer(&a[1])).cmp(&(&b[0], first_layer(&b[1]))));
-    table::render(&["MODEL", "LAYERS", "NODE", "STATE", "WEIGHTS", "DETAIL"], &rows)
+    let has_detail = rows.iter().any(|(_, stage)| !stage.detail.is_empty());
+    let mut columns = vec![
+        Column::new("MODEL"),
+        Column::number("LAYERS"),
+        Column::new("NODE"),
+        Column::new("STATE"),
+        Column::number("WEIGHTS"),
+        Column::number("MEMORY").optional(1),
+    ];
+    columns.push(Column::sentence(if has_detail { "DETAIL" } else { "" }));
+    let mut table = Table::new(columns);
+    for (node, stage) in rows {
+        let tone = match stage.state.as_str() {
+            "ready" => Tone::Good,
+            "failed" => Tone::Bad,
+            _ => Tone::Unsure,
+        };
+        table.row([
+            stage.model.as_str().into(),
+            stage.layers.map(layers).unwrap_or_default().into(),
+            node.name.as_str().into(),
+            Cell::new(stage.state.as_str(), tone),
+            ByteSize(stage.weight_bytes).to_string().into(),
+            ByteSize(stage.memory_bytes).to_string().into(),
+            stage.detail.as_str().into(),
+        ]);
+    }
+    table.render(screen)
 }
 
-/// `token`.
-pub fn token(token: &str, as_json: bool) -> String {
-    if as_json { pretty(&json!({"token": token})) } else { format!("{token}\n") }
+/// `plan`.
+pub fn plan(plan: &v1::PlanResponse, screen: &Screen) -> String {
+    let mut out = format!("{}: {} layers, held by {}", plan.model, plan.layers, plan.holder);
+    if plan.split != "auto" {
+        out += &format!(", to be split {}", plan.split);
+    }
+    out += "\n\n";
+    if !plan.refusal.is_empty() {
+        out += &screen.paint(&format!("cannot be placed: {}", plan.refusal), Tone::Bad);
+        out += "\n\n";
+    }
+    if !plan.candidates.is_empty() {
+        out += &candidates(plan).render(screen);
+        out += "\n";
+    }
+    let mut table = Table::new([
+        Column::new("NODE"),
+        Column::number("HAS"),
+        Column::number("NEEDS"),
+        Column::number("LAYERS"),
+        Column::new("SPEED").optional(1),
+        Column::sentence("LEFT OUT BECAUSE"),
+    ]);
+    for node in &plan.nodes {
+        let lacks = node.layers.is_none() && node.has_bytes < node.needs_bytes;
+        table.row([
+            node.node.as_str().into(),
+            Cell::new(ByteSize(node.has_bytes).to_string(), if lacks { Tone::Unsure } else { Tone::Plain }),
+            ByteSize(node.needs_bytes).to_string().into(),
+            or_dash(node.layers.map(layers).unwrap_or_default()),
+            if node.measured { "measured" } else { "assumed" }.into(),
+            node.left_out.as_str().into(),
+        ]);
+    }
+    out + &table.render(screen)
 }
 
-fn pretty(value: &Value) -> String {
-    format!("{value:#}\n")
+fn candidates(plan: &v1::PlanResponse) -> Table {
+    let mut table = Table::new([
+        Column::new(""),
+        Column::number("STAGES"),
+        Column::number("TOK/S"),
+        Column::number("TOK/S BUSY").optional(1),
+        Column::number("TOK/S PROMPT").optional(2),
+        Column::sentence("LAYERS"),
+    ]);
+    for candidate in &plan.candidates {
+        let part =
+            |stage: &v1::PlanStage| format!("{} on {}", stage.layers.map(layers).unwrap_or_default(), stage.node);
+        let parts: Vec<_> = candidate.stages.iter().map(part).collect();
+        let label = match (candidate.chosen, candidate.running) {
+            (true, true) => "chosen, running",
+            (true, false) => "chosen",
+            (false, true) => "running",
+            (false, false) => "",
+        };
+        table.row([
+            Cell::new(label, if candidate.chosen { Tone::Good } else { Tone::Unsure }),
+            candidate.stages.len().to_string().into(),
+            format!("{:.1}", candidate.decode).into(),
+            format!("{:.1}", candidate.full).into(),
+            format!("{:.0}", candidate.prefill).into(),
+            parts.join(", ").into(),
+        ]);
+    }
+    table
 }
 
-fn layers(range: v1::LayerRange) -> String {
-    LayerRange::new(range.start, range.end).map(|range| range.to_string()).unwrap_or_default()
+/// `doctor`.
+pub fn doctor(findings: &[v1::Finding], screen: &Screen) -> String {
+    let mut table = Table::new([Column::new(""), Column::new(""), Column::sentence("")]);
+    for finding in findings {
+        let tone = match finding.state.as_str() {
+            "ok" => Tone::Good,
+            "warning" => Tone::Unsure,
+            _ => Tone::Bad,
+        };
+        let about = if finding.about.is_empty() { String::new() } else { format!("{}: ", finding.about) };
+        table.row([
+            Cell::new(finding.state.as_str(), tone),
+            finding.check.as_str().into(),
+            format!("{about}{}", finding.what).into(),
+        ]);
+        if !finding.advice.is_empty() {
+            table.row(["".into(), "".into(), Cell::new(format!("→ {}", finding.advice), Tone::Head)]);
+        }
+    }
+    let count = |state: &str| findings.iter().filter(|finding| finding.state == state).count();
+    let counted = |count: usize, what| counted(u32::try_from(count).unwrap_or(u32::MAX), what);
+    let sum = match (count("failure"), count("warning")) {
+        (0, 0) => screen.paint("nothing is wrong", Tone::Good),
+        (0, warnings) => screen.paint(&counted(warnings, "warning"), Tone::Unsure),
+        (failures, 0) => screen.paint(&counted(failures, "failure"), Tone::Bad),
+        (failures, warnings) => {
+            screen.paint(&format!("{}, {}", counted(failures, "failure"), counted(warnings, "warning")), Tone::Bad)
+        }
+    };
+    format!("{}\n{sum}\n", table.render(screen))
 }
 
-fn model_rows(mesh: &v1::PeersResponse) -> Vec<(&str, &v1::ModelStatus)> {
-    let mut rows: Vec<_> = mesh
-        .peers
-        .iter()
-        .filter(|peer| peer.state != "gone")
-        .filter_map(|peer| peer.status.as_ref())
-        .flat_map(|status| status.models.iter().map(|model| (status.name.as_str(), model)))
-        .collect();
-    rows.sort_by(|a, b| (&a.1.name, a.0).cmp(&(&b.1.name, b.0)));
-    rows
+/// `load`.
+pub fn loaded(done: &v1::LoadResponse) -> String {
+    format!("{} loads {}; `mesh-node models` says when it is ready\n", done.node, done.model)
+}
+
+/// `unload`.
+pub fn unloaded(model: &str, done: &v1::UnloadResponse) -> String {
+    format!("{} does not serve {model} any more\n", done.node)
+}
+
+/// `drain`.
+pub fn drained(off: bool, done: &v1::DrainResponse) -> String {
+    let (node, active, stages) = (&done.node, done.active, done.stages);
+    match (off, active, stages) {
+        (true, ..) => format!("{node} takes new requests and stages again\n"),
+        (false, 0, 0) => format!("{node} takes no new requests and stages, and nothing runs there any more\n"),
+        (false, ..) => format!(
+            "{node} takes no new requests and stages; still there: {} of its own models, {} of other nodes' models\n",
+            counted(active, "running request"),
+            counted(stages, "stage"),
+        ),
+    }
+}
+
+fn counted(count: u32, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+fn head_count(mesh: &v1::PeersResponse) -> String {
+    let ready = mesh.peers.iter().filter(|peer| peer.state == "ready").count();
+    match (ready, mesh.peers.len() - ready) {
+        (ready, 0) => counted(u32::try_from(ready).unwrap_or(u32::MAX), "node"),
+        (ready, others) => format!("{ready} nodes ready, {others} not"),
+    }
 }
 
 fn placement(model: &v1::ModelStatus) -> String {
@@ -170,54 +287,28 @@ fn placement(model: &v1::ModelStatus) -> String {
     if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
 }
 
-fn model_state(model: &v1::ModelStatus) -> String {
-    match (model.ready, model.detail.as_str()) {
-        (true, _) => format!("ready, {}", placement(model)),
-        (false, "") => "not ready".to_owned(),
-        (false, detail) => detail.to_owned(),
+fn detail(model: &v1::ModelStatus) -> String {
+    if model.detail.is_empty() { "not ready".to_owned() } else { model.detail.clone() }
+}
+
+fn model_tone(model: &v1::ModelStatus) -> Tone {
+    if model.ready { Tone::Good } else { Tone::Unsure }
+}
+
+fn or_dash(text: String) -> Cell {
+    if text.is_empty() { Cell::new("-", Tone::Faint) } else { text.into() }
+}
+
+/// `192.0.2.7:9338` of `/ip4/192.0.2.7/tcp/9338/p2p/…`; another address as it is.
+pub(crate) fn host_and_port(address: &str) -> String {
+    let parts: Vec<&str> = address.split('/').collect();
+    match parts.as_slice() {
+        ["", "ip4" | "dns" | "dns4" | "dns6", host, "tcp", port, rest @ ..] if !rest.contains(&"p2p-circuit") => {
+            format!("{host}:{port}")
+        }
+        ["", "ip6", host, "tcp", port, rest @ ..] if !rest.contains(&"p2p-circuit") => format!("[{host}]:{port}"),
+        _ => address.to_owned(),
     }
-}
-
-fn peer_json(peer: &v1::Peer) -> Value {
-    let status = peer.status.clone().unwrap_or_default();
-    json!({
-        "id": status.peer_id,
-        "name": status.name,
-        "state": peer.state,
-        "local": peer.local,
-        "version": status.version,
-        "addresses": status.addresses,
-        "stage_addresses": status.stage_addresses,
-        "memory_bytes": status.memory_bytes,
-        "memory_free_bytes": status.memory_free_bytes,
-        "models": status.models.iter().map(|model| model.name.clone()).collect::<Vec<_>>(),
-        "stages": status.stages.len(),
-        "status_age_ms": peer.age_ms,
-    })
-}
-
-fn model_json((node, model): (&str, &v1::ModelStatus)) -> Value {
-    let stages: Vec<Value> = model
-        .ranges
-        .iter()
-        .zip(&model.nodes)
-        .map(|(range, node)| json!({"layers": layers(*range), "node": node}))
-        .collect();
-    let digest: String = model.digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    json!({
-        "name": model.name,
-        "ready": model.ready,
-        "detail": model.detail,
-        "served_by": node,
-        "stages": stages,
-        "layers": model.layers,
-        "context": model.context,
-        "active": model.active,
-        "queued": model.queued,
-        "last_forward_ms": model.last_forward_ms,
-        "digest": (!digest.is_empty()).then_some(digest),
-        "scripted": model.scripted,
-    })
 }
 
 fn short(id: &str) -> String {
@@ -225,7 +316,7 @@ fn short(id: &str) -> String {
     format!("…{}", id.get(start..).unwrap_or(id))
 }
 
-fn span(time: Duration) -> String {
+pub(crate) fn span(time: Duration) -> String {
     let seconds = time.as_secs();
     match (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60) {
         (0, 0, 0, s) => format!("{s} s"),
@@ -236,37 +327,4 @@ fn span(time: Duration) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn mesh() -> v1::PeersResponse {
-        let range = |start, end| v1::LayerRange { start, end };
-        let model = v1::ModelStatus {
-            name: "m".into(),
-            ready: true,
-            nodes: vec!["alpha".into(), "beta".into()],
-            ranges: vec![range(0, 5), range(5, 9)],
-            ..Default::default()
-        };
-        let status = v1::NodeStatus {
-            name: "alpha".into(),
-            peer_id: "12D3KooWabcdefgh".into(),
-            models: vec![model],
-            ..Default::default()
-        };
-        v1::PeersResponse {
-            mesh_id: "x".into(),
-            peers: vec![v1::Peer { status: Some(status), state: "ready".into(), age_ms: 1, local: true }],
-            ..Default::default()
-        }
-    }
-
-    #[test]
-    fn json_and_tables_say_where_layers_run() {
-        assert!(models(&mesh(), false).contains("0-4 on alpha, 5-8 on beta"));
-        let parsed: Value = serde_json::from_str(&models(&mesh(), true)).unwrap();
-        assert_eq!(parsed["models"][0]["stages"][1], json!({"layers": "5-8", "node": "beta"}));
-        let parsed: Value = serde_json::from_str(&peers(&mesh(), true)).unwrap();
-        assert_eq!(parsed["peers"][0]["state"], "ready");
-    }
-}
+mod tests;

@@ -1,8 +1,9 @@
 //! The models that this node serves as stage 0.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use kernels_ffi::Vocab;
 use mesh_chat::{Capability, ChatTemplate, Ledger, SpecialTokens, Strategy, TemplateOrigin};
@@ -60,7 +61,7 @@ pub enum Availability {
 
 /// The models of this node, by name.
 #[derive(Clone, Default)]
-pub struct ServedModels(Arc<BTreeMap<ModelId, Arc<ServedModel>>>);
+pub struct ServedModels(Arc<RwLock<BTreeMap<ModelId, Arc<ServedModel>>>>);
 
 /// Why a model cannot be served at all.
 #[derive(Debug, thiserror::Error)]
@@ -194,20 +195,40 @@ impl ServedModel {
 impl ServedModels {
     /// These models.
     pub fn new(models: impl IntoIterator<Item = Arc<ServedModel>>) -> Self {
-        Self(Arc::new(models.into_iter().map(|model| (model.name.clone(), model)).collect()))
+        let served = Self::default();
+        models.into_iter().for_each(|model| _ = served.add(model));
+        served
+    }
+
+    /// Adds a model. Returns whether its name was free.
+    pub fn add(&self, model: Arc<ServedModel>) -> bool {
+        let mut models = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        match models.entry(model.name.clone()) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(free) => {
+                free.insert(model);
+                true
+            }
+        }
+    }
+
+    /// Takes a model away. Returns whether it was there.
+    pub fn remove(&self, name: &ModelId) -> bool {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(name).is_some()
     }
 
     /// All of them, by name.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<ServedModel>> {
-        self.0.values()
+    pub fn all(&self) -> Vec<Arc<ServedModel>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
     /// The model of this name.
     ///
     /// # Errors
     /// Not found.
-    pub fn get(&self, name: &ModelId) -> Result<&Arc<ServedModel>, Fault> {
-        self.0.get(name).ok_or_else(|| {
+    pub fn get(&self, name: &ModelId) -> Result<Arc<ServedModel>, Fault> {
+        let models = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        models.get(name).cloned().ok_or_else(|| {
             Fault::new(ErrorClass::NotFound, format!("the model `{name}` is not served by this node"))
                 .with_param("model")
                 .with_code("model_not_found")

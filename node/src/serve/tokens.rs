@@ -1,8 +1,6 @@
 //! Text to tokens and back, for clients that count or cut for themselves. Computes nothing with the model, so that a
 //! model that is not ready answers too.
 
-use std::sync::Arc;
-
 use mesh_proto::v1;
 use mesh_types::{ChatRequest, ErrorClass, Fault, ModelId};
 
@@ -21,7 +19,7 @@ pub(super) async fn tokenize(
     request: ChatRequest,
     pieces: bool,
 ) -> Result<v1::TokenizeReply, Fault> {
-    let model = Arc::clone(models.get(&request.model)?);
+    let model = models.get(&request.model)?;
     let cutting = tokio::task::spawn_blocking(move || {
         let tokens: Vec<i32> = Prompt::of(&request, &model)?.tokens.iter().map(|token| token.0).collect();
         let piece = |token: &i32| model.vocab.piece(*token, true);
@@ -37,6 +35,6 @@ pub(super) async fn tokenize(
 /// No such model, or no such token.
 pub(super) fn detokenize(models: &ServedModels, request: v1::DetokenizeRequest) -> Result<v1::DetokenizeReply, Fault> {
     let model = models.get(&ModelId::new(request.model))?;
-    let text = text_of(&request.tokens, model).map_err(|fault| fault.with_param("tokens"))?;
+    let text = text_of(&request.tokens, &model).map_err(|fault| fault.with_param("tokens"))?;
     Ok(v1::DetokenizeReply { text })
 }

@@ -4,8 +4,8 @@ use std::io;
 use std::time::Duration;
 
 use mesh_proto::v1;
-use mesh_proto::v1::admin_client::AdminClient;
-use mesh_proto::v1::admin_server::{Admin, AdminServer};
+use mesh_proto::v1::inference_client::InferenceClient;
+use mesh_proto::v1::inference_server::{Inference, InferenceServer};
 use mesh_types::PeerState;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -301,21 +301,27 @@ async fn a_node_that_leaves_says_so() {
 struct Echo;
 
 #[tonic::async_trait]
-impl Admin for Echo {
-    async fn peers(&self, _: Request<v1::PeersRequest>) -> Result<Response<v1::PeersResponse>, Status> {
+impl Inference for Echo {
+    type GenerateStream = futures::stream::Empty<Result<v1::GenerateEvent, Status>>;
+
+    async fn generate(&self, _: Request<v1::GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
         Err(Status::unimplemented("not here"))
     }
 
-    async fn token(&self, request: Request<v1::TokenRequest>) -> Result<Response<v1::TokenResponse>, Status> {
-        let caller = request.extensions().get::<Caller>().ok_or(Status::internal("nobody calls"))?;
-        Ok(Response::new(v1::TokenResponse { token: caller.0.to_string() }))
+    async fn tokenize(&self, _: Request<v1::TokenizeRequest>) -> Result<Response<v1::TokenizeReply>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn detokenize(&self, call: Request<v1::DetokenizeRequest>) -> Result<Response<v1::DetokenizeReply>, Status> {
+        let caller = call.extensions().get::<Caller>().ok_or(Status::internal("nobody calls"))?;
+        Ok(Response::new(v1::DetokenizeReply { text: caller.0.to_string() }))
     }
 }
 
 async fn echo(from: &TestNode, to: &PeerId) -> Result<String, Status> {
     let call = async {
-        let answer = AdminClient::new(from.mesh.channel(to)).token(v1::TokenRequest {}).await?;
-        Ok(answer.into_inner().token)
+        let mut there = InferenceClient::new(from.mesh.channel(to));
+        Ok(there.detokenize(v1::DetokenizeRequest::default()).await?.into_inner().text)
     };
     tokio::time::timeout(PATIENCE, call).await.expect("answered in time")
 }
@@ -326,7 +332,7 @@ async fn peers_call_each_other_and_themselves() {
     let beta = TestNode::join("beta", &alpha).await;
     let unknown = echo(&beta, &alpha.id()).await.unwrap_err();
     assert_eq!(unknown.code(), Code::Unimplemented);
-    alpha.mesh.serve_grpc(tonic::service::Routes::new(AdminServer::new(Echo)));
+    alpha.mesh.serve_grpc(tonic::service::Routes::new(InferenceServer::new(Echo)));
     assert_eq!(echo(&beta, &alpha.id()).await.unwrap(), beta.id().as_str());
     assert_eq!(echo(&alpha, &alpha.id()).await.unwrap(), alpha.id().as_str());
     // Many at once, from several sides: no stream is lost.
@@ -346,7 +352,7 @@ async fn peers_call_each_other_and_themselves() {
     assert_eq!(lost.code(), Code::Unavailable, "{lost:?}");
     assert!(asked.elapsed() < Duration::from_secs(5));
     let alpha = TestNode::start(&name, dir, None, listen).await.unwrap();
-    alpha.mesh.serve_grpc(tonic::service::Routes::new(AdminServer::new(Echo)));
+    alpha.mesh.serve_grpc(tonic::service::Routes::new(InferenceServer::new(Echo)));
     alpha.mesh.publish(LocalStatus::default());
     beta.sees("alpha", PeerState::Ready).await;
     assert_eq!(echo(&beta, &alpha.id()).await.unwrap(), beta.id().as_str());
