@@ -126,8 +126,8 @@ impl Context {
     pub fn new(model: &Model, params: ContextParams) -> Result<Self, ContextError> {
         params.check(model)?;
         let abort = AbortHandle::new();
-        let probe = Box::new(Probe::new(params.tap.as_deref(), params.inject.as_deref(), model.n_embd()));
-        let has_probe = params.tap.is_some() || params.inject.is_some();
+        let probe = Box::new(Probe::new(&params, model));
+        let has_probe = params.tap.is_some() || params.inject.is_some() || params.query_factor.is_some();
         let probe = NonNull::from(Box::leak(probe));
         let mut raw = params.to_raw();
         raw.abort_callback = Some(probe::on_abort_check);

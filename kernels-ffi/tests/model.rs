@@ -35,6 +35,7 @@ fn params() -> ContextParams {
         flash_attention: FlashAttention::Auto,
         tap: None,
         inject: None,
+        query_factor: None,
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::Write as _;
 
 use mesh_chat::{Capability, ChatTemplate};
 use mesh_engine::llama::{Compute, Limits};
-use mesh_gguf::{Error, Family, Footprint, ModelInfo, Source};
+use mesh_gguf::{Error, Family, Footprint, Header, ModelInfo, SlicePlan, Source};
 use mesh_types::{ByteSize, LayerRange};
 use serde::Serialize;
 
@@ -119,6 +119,8 @@ struct Split {
     reason: Option<String>,
     /// Layers with which a stage may begin.
     cuts: Vec<u32>,
+    /// Numbers of layers that no stage may have.
+    avoided_sizes: Vec<u32>,
     /// Whether the first stage has to keep the vocabulary.
     first_stage_takes_tokens: bool,
 }
@@ -141,7 +143,7 @@ impl Report {
             .cache_type;
         let caches = || info.layer_cache.iter();
         Ok(Self {
-            split: Split::of(&source, info.n_embd),
+            split: Split::of(&source, &info),
             memory: Memory::of(&info, args),
             kv_bytes_per_1000_tokens: caches()
                 .map(|cache| cache.bytes_per_token(cache_type).saturating_mul(1000))
@@ -181,12 +183,14 @@ impl Report {
         line("row", format!("{} values", self.embedding_length));
         line("vocabulary", format!("{} tokens", self.vocabulary));
         line("context", format!("{} tokens", self.context_length));
-        line("chat template", if self.chat_template { "yes" } else { "no" }.to_owned());
+        line("chat template", if self.chat_template { "yes" } else { "none, so ChatML" }.to_owned());
         line("tools", self.tools.clone());
         line("weights", format!("{}, of which the head {}", ByteSize(self.bytes), ByteSize(self.head_bytes)));
         line("a layer", per_layer(&self.layer_bytes));
-        let types = self.types.iter().map(|(name, bytes)| format!("{name} {}", ByteSize(*bytes)));
-        line("types", format!("mostly {}: {}", self.quantization, types.collect::<Vec<_>>().join(", ")));
+        if !self.types.is_empty() {
+            let types = self.types.iter().map(|(name, bytes)| format!("{name} {}", ByteSize(*bytes)));
+            line("types", format!("mostly {}: {}", self.quantization, types.collect::<Vec<_>>().join(", ")));
+        }
         let cache = per_layer(&self.kv_bytes_per_1000_tokens);
         line("cache", format!("a layer and 1000 tokens in {}: {cache}", self.memory.kv_type));
         if self.state_bytes_per_sequence.iter().any(|bytes| *bytes > 0) {
@@ -207,28 +211,37 @@ fn tools(template: Option<&str>) -> String {
 }
 
 impl Split {
-    fn of(source: &Source, n_embd: u32) -> Self {
-        let found = Family::of(source.header()).and_then(|family| {
-            Ok((mesh_gguf::allowed_cuts(source.header())?, family.embedding_factor(n_embd).is_none()))
-        });
-        match found {
-            Ok((cuts, tokens)) if !cuts.is_empty() => {
-                Self { possible: true, reason: None, cuts, first_stage_takes_tokens: tokens }
-            }
-            Ok(_) => Self::impossible("there is no layer at which it could be cut".to_owned()),
-            Err(error) => Self::impossible(error.to_string()),
+    fn of(source: &Source, info: &ModelInfo) -> Self {
+        Self::find(source.header(), info).unwrap_or_else(|error| Self::impossible(error.to_string()))
+    }
+
+    fn find(header: &Header, info: &ModelInfo) -> Result<Self, Error> {
+        let family = Family::of(header)?;
+        let (cuts, avoided) = (mesh_gguf::allowed_cuts(header)?, mesh_gguf::avoided_sizes(header)?);
+        if cuts.is_empty() {
+            return Ok(Self::impossible("there is no layer at which it could be cut".to_owned()));
         }
+        // A file may have a header without the weights that belong to it.
+        LayerRange::new(0, info.n_layer).map(|all| SlicePlan::new(header, all)).transpose()?;
+        let first_stage_takes_tokens = family.embedding_factor(info.n_embd).is_none();
+        let avoided_sizes = avoided.iter().copied().filter(|size| *size < info.n_layer).collect();
+        Ok(Self { possible: true, reason: None, cuts, avoided_sizes, first_stage_takes_tokens })
     }
 
     fn impossible(reason: String) -> Self {
-        Self { possible: false, reason: Some(reason), cuts: Vec::new(), first_stage_takes_tokens: false }
+        let (cuts, avoided_sizes) = (Vec::new(), Vec::new());
+        Self { possible: false, reason: Some(reason), cuts, avoided_sizes, first_stage_takes_tokens: false }
     }
 
     fn text(&self, layers: u32) -> String {
-        match &self.reason {
-            Some(reason) => format!("no: {reason}"),
-            None if self.cuts.len() as u32 + 1 == layers => "before every layer".to_owned(),
-            None => format!("before layers {}", list(&self.cuts)),
+        let place = match &self.reason {
+            Some(reason) => return format!("no: {reason}"),
+            None if self.cuts.len() as u32 + 1 == layers => "yes, before every layer".to_owned(),
+            None => format!("yes, before layers {}", list(&self.cuts)),
+        };
+        match self.avoided_sizes.as_slice() {
+            [] => place,
+            sizes => format!("{place}; no stage of {} layers", list(sizes)),
         }
     }
 }
@@ -294,7 +307,7 @@ mod tests {
         assert_eq!(report.types.values().sum::<u64>(), report.bytes);
         let text = report.text();
         assert!(text.contains("family         gemma3\n"), "{text}");
-        assert!(text.contains("split          before every layer\n"), "{text}");
+        assert!(text.contains("split          yes, before every layer\n"), "{text}");
         // One head of 256 values each for keys and values.
         assert_eq!(report.kv_bytes_per_1000_tokens, vec![2 * 256 * 2 * 1000; 18]);
         assert_eq!((report.memory.ctx, report.memory.cache), (4096, 18 * 2 * 256 * 2 * 4096 * 4));
@@ -308,6 +321,18 @@ mod tests {
     }
 
     #[test]
+    fn a_file_with_a_vocabulary_alone_cannot_be_split() {
+        let source = Source::open(&mesh_engine::testkit::model_path(mesh_engine::testkit::SMOLLM2)).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("vocabulary.gguf");
+        let header = Header::build(source.header().metadata().clone(), Vec::new()).unwrap();
+        std::fs::write(&path, header.to_bytes()).unwrap();
+        let text = Report::of(&args(path)).unwrap().text();
+        assert!(text.contains("split          no: ") && text.contains("token_embd.weight"), "{text}");
+        assert!(!text.contains("types"), "{text}");
+    }
+
+    #[test]
     fn what_is_no_model_says_so() {
         let error = Report::of(&args(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"))).unwrap_err();
         assert!(error.to_string().contains("not a GGUF"), "{error}");
@@ -317,8 +342,10 @@ mod tests {
     fn a_model_that_cannot_be_split_says_why() {
         let split = Split::impossible("it is one".to_owned());
         assert_eq!(split.text(4), "no: it is one");
-        let split = Split { possible: true, reason: None, cuts: vec![4, 8], first_stage_takes_tokens: true };
-        assert_eq!(split.text(12), "before layers 4, 8");
+        let mut split = Split { possible: true, cuts: vec![4, 8], reason: None, ..Split::impossible(String::new()) };
+        assert_eq!(split.text(12), "yes, before layers 4, 8");
+        split.avoided_sizes.push(5);
+        assert_eq!(split.text(12), "yes, before layers 4, 8; no stage of 5 layers");
         assert_eq!(list(&[1, 2, 3, 4, 5, 6, 7, 8, 9]), "1, 2, 3, 4, 5, 6, 7, 8, …");
     }
 }

@@ -6,7 +6,7 @@
 
 use mesh_types::LayerRange;
 
-use crate::error::Error;
+use crate::error::{Error, HeaderError};
 use crate::header::Header;
 use crate::info::ModelInfo;
 
@@ -39,6 +39,9 @@ pub struct Family {
     pub embedding_scale: EmbeddingScale,
     /// What llama.cpp derives from the whole model, and slices say in so many words.
     pub spelled_out: SpelledOut,
+    /// The number of a whole model's layers at which queries are multiplied with one over the root of `n_embd / n_head`,
+    /// and not of the heads' width: stages of such a model set the factor themselves.
+    pub query_factor_at: Option<u32>,
     /// Whole-model layer counts from which llama.cpp derives a parameter: such a model cannot be split, since its
     /// slices would no longer have that many layers.
     pub sized_by_layers: &'static [u32],
@@ -259,6 +262,19 @@ impl Family {
             Input::Lookup(Factor::SqrtEmbd) => Some((n_embd as f32).sqrt()),
             Input::Tokens => None,
         }
+    }
+
+    /// What the stages of a model of this size multiply queries with; `None` where llama.cpp derives it from what a
+    /// stage has as well.
+    ///
+    /// # Errors
+    /// Where the number of heads is missing or impossible.
+    pub(crate) fn query_factor(&self, header: &Header, info: &ModelInfo) -> Result<Option<f32>, HeaderError> {
+        if self.query_factor_at != Some(info.n_layer) {
+            return Ok(None);
+        }
+        let heads = kinds::first_heads(header, info)?;
+        Ok(Some(1.0 / ((info.n_embd / heads) as f32).sqrt()))
     }
 
     /// The layers at which the model with this header may be cut.

@@ -141,6 +141,15 @@ pub fn allowed_cuts(header: &Header) -> Result<Vec<u32>, Error> {
     Family::of(header)?.cuts(header, &info)
 }
 
+/// Numbers of layers that no stage of this model may have, unless it has all: llama.cpp would take the stage for another
+/// model. What [`allowed_cuts`] says comes without this.
+///
+/// # Errors
+/// Where the family is unknown or cannot be split.
+pub fn avoided_sizes(header: &Header) -> Result<&'static [u32], Error> {
+    Ok(Family::of(header)?.no_stage_of)
+}
+
 /// Checks that `range` can be a stage of the model with this header; the whole model always can, whatever its family.
 ///
 /// # Errors

@@ -32,7 +32,7 @@ pub use error::{Error, HeaderError};
 pub use family::{Boundary, Family, Inject, Input};
 pub use ggml::GgmlType;
 pub use header::{Header, TensorInfo};
-pub use info::{ModelInfo, allowed_cuts, check_range};
+pub use info::{ModelInfo, allowed_cuts, avoided_sizes, check_range};
 pub use manifest::{CHUNK_BYTES, Manifest, ManifestCache};
 pub use memory::{Footprint, LayerCache, Room};
 pub use metadata::Metadata;

@@ -4,17 +4,14 @@
 //! that a holder sent. Writing is in [`SliceWriter`], the rules for the metadata in `slice/metadata.rs`.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use mesh_types::{Digest, LayerRange};
-use sha2::{Digest as _, Sha256};
+use mesh_types::LayerRange;
 
 use crate::copy::BLOCK_BYTES;
 use crate::error::{Error, HeaderError, TensorFault};
 use crate::family::{Boundary, Family, Input};
-use crate::ggml::GgmlType;
-use crate::header::{Header, TensorInfo};
+use crate::header::Header;
 use crate::info::{ModelInfo, layer_of};
 use crate::source::Source;
 use crate::value::Value;
@@ -22,16 +19,17 @@ use crate::{CHUNK_BYTES, Watch};
 use tensors::Tensors;
 
 mod columns;
+mod embedding;
+mod id;
 mod metadata;
 mod tensors;
 mod write;
 
 pub use columns::Columns;
+pub use embedding::EmbeddingSource;
+pub use id::{SLICER_VERSION, SliceId};
 pub(crate) use write::partial_path;
 pub use write::{MissingChunk, SliceWriter, Unsynced};
-
-/// Stands in a [`SliceId`]; counts up whenever the same source and range would give other bytes.
-pub const SLICER_VERSION: u32 = 2;
 
 /// The vocabulary of a stage that has neither tokens to look up nor a head; the loader insists on one.
 pub(crate) const SMALL_VOCABULARY: u32 = 32;
@@ -138,6 +136,7 @@ pub struct SlicePlan {
     range: LayerRange,
     kind: SliceKind,
     boundary: Boundary,
+    query_factor: Option<f32>,
     header: Vec<u8>,
     parts: Vec<Part>,
     file_len: u64,
@@ -174,6 +173,7 @@ impl SlicePlan {
             range,
             kind: cut.kind,
             boundary: family.boundary(cut.layers()),
+            query_factor: if cut.kind == SliceKind::Whole { None } else { family.query_factor(header, &info)? },
             weight_bytes: parts.iter().map(Part::source_len).sum(),
             file_len: sliced.data_offset() + sliced.data_len(),
             header: sliced.to_bytes(),
@@ -194,6 +194,11 @@ impl SlicePlan {
     /// The names of the tensors at its boundaries; `tap` says nothing where the slice has the head.
     pub fn boundary(&self) -> &Boundary {
         &self.boundary
+    }
+
+    /// What every layer has to multiply its queries with, where llama.cpp derives that from the whole model.
+    pub fn query_factor(&self) -> Option<f32> {
+        self.query_factor
     }
 
     /// The slice's own header: its file up to the first tensor.
@@ -233,74 +238,6 @@ impl SlicePlan {
     }
 }
 
-/// Names a slice by its content: the source's manifest digest, the range, and the slicer's version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SliceId(pub Digest);
-
-impl SliceId {
-    /// The id of layers `range` of the source whose manifest has the digest `source`.
-    pub fn new(source: Digest, range: LayerRange) -> Self {
-        let mut hash = Sha256::new();
-        hash.update(b"mesh-node slice\0");
-        hash.update(source.0);
-        hash.update(range.start().to_le_bytes());
-        hash.update(range.end().to_le_bytes());
-        hash.update(SLICER_VERSION.to_le_bytes());
-        Self(Digest(hash.finalize().into()))
-    }
-}
-
-impl fmt::Display for SliceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// Where the first stage's node finds the rows of the token embedding, and how it makes hidden rows of them: the row of
-/// a token, dequantised to f32, times `factor`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EmbeddingSource {
-    /// The file.
-    pub path: PathBuf,
-    /// Absolute offset of row 0.
-    pub offset: u64,
-    /// Type of the stored values.
-    pub ggml_type: GgmlType,
-    /// Values in a row.
-    pub n_embd: u32,
-    /// Rows.
-    pub n_vocab: u32,
-    /// Bytes of a stored row.
-    pub row_bytes: u64,
-    /// What the values are multiplied with.
-    pub factor: f32,
-}
-
-impl EmbeddingSource {
-    /// The embedding of `source`; `None` where its family's rows are not a plain lookup, and its first stage takes
-    /// tokens.
-    ///
-    /// # Errors
-    /// Where the header is unusable, or the family is unknown or cannot be split.
-    pub fn of(source: &Source) -> Result<Option<Self>, Error> {
-        let info = ModelInfo::of(source.header())?;
-        let Some(factor) = Family::of(source.header())?.embedding_factor(info.n_embd) else { return Ok(None) };
-        let (index, tensor) = embedding(source.header(), &info)?;
-        let place = source.place(index).zip(tensor.ggml_type().row_bytes(info.n_embd.into()));
-        let ((path, offset), row_bytes) =
-            place.ok_or_else(|| HeaderError::tensor(tensor.name(), TensorFault::Missing))?;
-        Ok(Some(Self {
-            path: path.to_owned(),
-            offset,
-            ggml_type: tensor.ggml_type(),
-            n_embd: info.n_embd,
-            n_vocab: info.n_vocab,
-            row_bytes,
-            factor,
-        }))
-    }
-}
-
 /// A range of layers of a particular model.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
@@ -330,21 +267,9 @@ impl Cut {
     }
 }
 
-/// The embedding, if its shape is what the metadata says.
-fn embedding<'a>(header: &'a Header, info: &ModelInfo) -> Result<(usize, &'a TensorInfo), HeaderError> {
-    let name = "token_embd.weight";
-    let found = header.tensor(name).ok_or_else(|| HeaderError::tensor(name, TensorFault::Missing))?;
-    let expected = [u64::from(info.n_embd), u64::from(info.n_vocab)];
-    if found.1.dims() != expected {
-        let why = TensorFault::Mismatch { found: found.1.dims().to_vec(), expected: expected.to_vec() };
-        return Err(HeaderError::tensor(name, why));
-    }
-    Ok(found)
-}
-
 /// Checks what the loader would otherwise find out by failing.
 fn check_tensors(header: &Header, info: &ModelInfo, cut: Cut) -> Result<(), HeaderError> {
-    embedding(header, info)?;
+    embedding::embedding(header, info)?;
     let mut seen = vec![false; info.n_layer_all() as usize];
     for (layer, _) in header.tensors().iter().filter_map(|tensor| layer_of(tensor.name())) {
         if let Some(seen) = seen.get_mut(layer as usize) {

@@ -2,7 +2,8 @@
 //! are apart, to stages with a predicted speed, and a sentence for every node that is left out.
 //!
 //! The rules, in order: on the holder alone if it fits; else on the fewest nodes; more nodes only where that is faster
-//! by [`WORTH`], so a slow one is left out where it would hold the others up. The search over sets of nodes is in
+//! by [`WORTH`] than the fewest (two more may gain together what one alone does not), so a slow one is left out where it
+//! would hold the others up. The search over sets of nodes is in
 //! [`search`], the cuts within one set in [`cuts`], what a model weighs in [`ModelShape`]. Start with [`plan`].
 
 use mesh_types::{ByteSize, LayerRange, PeerId, Speed};

@@ -9,7 +9,7 @@ use super::probe;
 use crate::model::Model;
 
 /// How a context is made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ContextParams {
     /// Cells of the KV cache, over all sequences.
     pub n_cells: u32,
@@ -29,6 +29,9 @@ pub struct ContextParams {
     pub tap: Option<String>,
     /// Tensor to overwrite with the rows that came in.
     pub inject: Option<String>,
+    /// What every layer multiplies its queries with, in place of what llama.cpp derived; the result of `Qcur-LAYER` is
+    /// what is multiplied.
+    pub query_factor: Option<f32>,
 }
 
 /// Type of cached keys and values.

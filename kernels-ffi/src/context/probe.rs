@@ -1,13 +1,17 @@
 //! The callbacks through which rows leave a graph in the middle, enter it behind its input, and a decode is aborted.
 //!
 //! ggml's scheduler asks for every operation's result whether it is wanted (`ask`), computes up to it, and shows it.
-//! Answering `false` then ends this part of the graph.
+//! Answering `false` then ends this part of the graph. Whatever is asked about is not computed yet, so that is also when
+//! a factor in an operation's own parameters can be replaced.
 
 use std::ffi::{c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use llama_cpp_sys_2 as sys;
+
+use super::ContextParams;
+use crate::model::Model;
 
 /// Bytes of a tensor's name in ggml, the closing NUL included.
 pub(super) const MAX_NAME: usize = 64;
@@ -39,6 +43,14 @@ pub enum ProbeFault {
         /// ggml's number of its type.
         kind: u32,
     },
+    /// Not every layer's queries are multiplied with a factor.
+    #[error("the queries of {times} layers were multiplied with a factor, and the model has {layers}")]
+    Queries {
+        /// How many were.
+        times: u32,
+        /// Layers of the model.
+        layers: u32,
+    },
     /// There are no rows to put in: tokens came in.
     #[error("the tensor `{name}` takes rows, but tokens came in")]
     NoRows {
@@ -52,6 +64,7 @@ pub enum ProbeFault {
 pub(super) struct Probe {
     tap: Option<Watch>,
     inject: Option<Watch>,
+    queries: Option<Queries>,
     n_embd: usize,
     n_tokens: usize,
     /// Tapped rows of this decode.
@@ -69,6 +82,37 @@ struct Watch {
     times: u32,
 }
 
+/// The factor on queries.
+#[derive(Debug)]
+struct Queries {
+    factor: f32,
+    layers: u32,
+    /// Layers whose factor was set in this decode.
+    times: u32,
+}
+
+/// What the queries are called, before a layer's number, where they are multiplied.
+const QUERIES: &[u8] = b"Qcur-";
+
+impl Queries {
+    /// Sets the factor, if `tensor` is the product.
+    ///
+    /// # Safety
+    /// `tensor` is live, as are those that it is made of, and not computed yet.
+    unsafe fn set(&mut self, tensor: *mut sys::ggml_tensor) {
+        // SAFETY: the caller's promise; an operation of this kind has one source, and its factor is the first float of
+        // its parameters (`ggml_scale_impl` in ggml.c).
+        unsafe {
+            let source = (*tensor).src[0];
+            let is_named = |name: &[c_char; MAX_NAME]| QUERIES.iter().zip(name).all(|(w, n)| *w == *n as u8);
+            if (*tensor).op == sys::GGML_OP_SCALE && !source.is_null() && is_named(&(*source).name) {
+                (*tensor).op_params[0] = self.factor.to_bits().cast_signed();
+                self.times += 1;
+            }
+        }
+    }
+}
+
 impl Watch {
     fn new(name: &str) -> Self {
         Self { name: name.to_owned(), times: 0 }
@@ -81,11 +125,13 @@ impl Watch {
 }
 
 impl Probe {
-    pub(super) fn new(tap: Option<&str>, inject: Option<&str>, n_embd: u32) -> Self {
+    pub(super) fn new(params: &ContextParams, model: &Model) -> Self {
+        let queries = |factor| Queries { factor, layers: model.n_layer(), times: 0 };
         Self {
-            tap: tap.map(Watch::new),
-            inject: inject.map(Watch::new),
-            n_embd: n_embd as usize,
+            tap: params.tap.as_deref().map(Watch::new),
+            inject: params.inject.as_deref().map(Watch::new),
+            queries: params.query_factor.map(queries),
+            n_embd: model.n_embd() as usize,
             n_tokens: 0,
             rows: Vec::new(),
             input: std::ptr::null(),
@@ -102,6 +148,7 @@ impl Probe {
         self.has_input = input.len() == n_tokens * self.n_embd;
         self.fault = None;
         self.tap.iter_mut().chain(&mut self.inject).for_each(|watch| watch.times = 0);
+        self.queries.iter_mut().for_each(|queries| queries.times = 0);
     }
 
     /// After a decode.
@@ -111,14 +158,26 @@ impl Probe {
         if let Some(fault) = self.fault.take() {
             return Err(fault);
         }
+        if let Some(queries) = self.queries.as_ref().filter(|queries| queries.times != queries.layers) {
+            return Err(ProbeFault::Queries { times: queries.times, layers: queries.layers });
+        }
         match self.tap.iter().chain(&self.inject).find(|watch| watch.times != 1) {
             Some(watch) => Err(ProbeFault::Count { name: watch.name.clone(), times: watch.times }),
             None => Ok(()),
         }
     }
 
-    /// Whether `name` is watched.
-    fn wants(&self, name: &[c_char; MAX_NAME]) -> bool {
+    /// Before a tensor is computed: whether it is watched.
+    ///
+    /// # Safety
+    /// `tensor` is live, as are those that it is made of.
+    unsafe fn wants(&mut self, tensor: *mut sys::ggml_tensor) -> bool {
+        if let Some(queries) = &mut self.queries {
+            // SAFETY: the caller's promise.
+            unsafe { queries.set(tensor) };
+        }
+        // SAFETY: the caller's promise.
+        let name = unsafe { &(*tensor).name };
         self.tap.iter().chain(&self.inject).any(|watch| watch.is(name))
     }
 
@@ -170,7 +229,7 @@ pub(super) unsafe extern "C" fn on_eval(tensor: *mut sys::ggml_tensor, ask: bool
         // scheduler calls from one thread. The tensor is live, and computed where `ask` is false.
         unsafe {
             let probe = &mut *data.cast::<Probe>();
-            if ask { probe.wants(&(*tensor).name) } else { probe.see(tensor) }
+            if ask { probe.wants(tensor) } else { probe.see(tensor) }
         }
     });
     // Unwinding must not reach C. A probe that panicked has not counted its tensor, or counted it with no rows: `false`
@@ -204,7 +263,19 @@ mod tests {
 
     #[test]
     fn a_tap_that_never_came_is_a_fault() {
-        let mut probe = Probe::new(Some("l_out-0"), None, 4);
+        let (tap, input) = (Some(Watch::new("l_out-0")), std::ptr::null());
+        let rows = Vec::new();
+        let mut probe = Probe {
+            tap,
+            inject: None,
+            queries: None,
+            n_embd: 4,
+            n_tokens: 0,
+            rows,
+            input,
+            has_input: false,
+            fault: None,
+        };
         probe.arm(&[], 1);
         assert_eq!(probe.verdict(), Err(ProbeFault::Count { name: "l_out-0".to_owned(), times: 0 }));
     }

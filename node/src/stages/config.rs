@@ -36,6 +36,7 @@ impl StagePlan {
             tap: None,
             keeps_rows: false,
             inject: None,
+            query_factor: None,
             embedding: None,
             compute,
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mesh_engine::llama::Limits;
 use mesh_engine::{Stage as _, StageError};
-use mesh_gguf::allowed_cuts;
+use mesh_gguf::{allowed_cuts, avoided_sizes};
 use mesh_mesh::weights::FetchError;
 use mesh_routing::plan::{self, Host, ModelShape, PlanError};
 use mesh_routing::{PlacedStage, PlacementError, Split, placement};
@@ -70,8 +70,9 @@ pub fn check_split(model: &ServedModel, split: &Split) -> Result<(), PlaceError>
 
 /// What `model` weighs under these settings. A family that cannot be split has no cuts.
 pub fn shape_of(model: &ServedModel, settings: &StageSettings) -> ModelShape {
-    let cuts = allowed_cuts(model.source.header()).unwrap_or_default();
-    shape(&model.info, limits(model, settings), &settings.compute, cuts)
+    let header = model.source.header();
+    let (cuts, avoided) = (allowed_cuts(header).unwrap_or_default(), avoided_sizes(header).unwrap_or_default());
+    shape(&model.info, limits(model, settings), &settings.compute, cuts).without_stages_of(avoided)
 }
 
 fn limits(model: &ServedModel, settings: &StageSettings) -> Limits {

@@ -23,6 +23,8 @@ pub struct LlamaStageConfig {
     pub keeps_rows: bool,
     /// Where the rows which come in are written into the graph; `None` where the batch's embeddings are the rows.
     pub inject: Option<Injection>,
+    /// What every layer multiplies its queries with, where llama.cpp derives it from the whole model.
+    pub query_factor: Option<f32>,
     /// Where a first stage that is fed with rows finds them; `None` where it is fed with tokens.
     pub embedding: Option<EmbeddingPlace>,
     /// How it computes.
@@ -249,7 +251,16 @@ impl LlamaStageConfig {
         let layers = LayerRange::new(0, info.n_layer).ok_or_else(|| load("a model without layers".to_owned()))?;
         let spec = limits.spec(model, &info, layers);
         let model_path = path.to_owned();
-        Ok(Self { spec, model_path, tap: None, keeps_rows: false, inject: None, embedding: None, compute })
+        Ok(Self {
+            spec,
+            model_path,
+            tap: None,
+            keeps_rows: false,
+            inject: None,
+            query_factor: None,
+            embedding: None,
+            compute,
+        })
     }
 
     /// One slice of a split model, which lies at `path`.
@@ -263,6 +274,7 @@ impl LlamaStageConfig {
             model_path: path.to_owned(),
             tap: (!kind.has_head()).then(|| boundary.tap.clone()),
             keeps_rows: boundary.keeps_rows,
+            query_factor: of.plan.query_factor(),
             compute,
         }
     }

@@ -378,5 +378,6 @@ fn context_params(config: &LlamaStageConfig) -> Result<ContextParams, StageError
         flash_attention: compute.flash_attention,
         tap: config.tap.clone(),
         inject: config.inject.as_ref().map(|inject| inject.tensor.clone()),
+        query_factor: config.query_factor,
     })
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use kernels_ffi::synth::{self, Weight};
-use mesh_gguf::{GgmlType, Header, TensorInfo};
+use mesh_gguf::{GgmlType, Header, Metadata, TensorInfo, Value};
 
 use crate::recipe::Case;
 
@@ -15,6 +15,7 @@ pub(crate) fn write(case: &Case, seed: u64, path: &Path) {
     let metadata = case.metadata();
     let bare = Header::build(metadata.clone(), Vec::new()).unwrap();
     let mut weights = synth::weights(&bare.to_bytes(), seed).unwrap();
+    without_experts(case, &metadata, seed, &mut weights);
     // Scales of layers for further tokens are asked for only when those layers are loaded, which is never.
     let further = bare.metadata().u32(&format!("{}.nextn_predict_layers", case.architecture)).unwrap();
     let last = bare.metadata().u32(&format!("{}.block_count", case.architecture)).unwrap().unwrap() - 1;
@@ -33,6 +34,22 @@ pub(crate) fn write(case: &Case, seed: u64, path: &Path) {
         file.write_all(&vec![0; bytes.len().next_multiple_of(header.alignment() as usize) - bytes.len()]).unwrap();
     }
     file.flush().unwrap();
+}
+
+/// Gives the case's dense layers the tensors that they would have in a model without experts.
+fn without_experts(case: &Case, metadata: &Metadata, seed: u64, weights: &mut Vec<Weight>) {
+    let is_dense = |name: &str| case.dense.iter().any(|layer| name.starts_with(&format!("blk.{layer}.")));
+    if case.dense.is_empty() {
+        return;
+    }
+    let mut metadata = metadata.clone();
+    for key in ["expert_count", "expert_used_count"] {
+        metadata.set(&format!("{}.{key}", case.architecture), Value::U32(0));
+    }
+    let bare = Header::build(metadata, Vec::new()).unwrap();
+    weights.retain(|weight| !is_dense(&weight.name));
+    let dense = synth::weights(&bare.to_bytes(), seed).unwrap();
+    weights.extend(dense.into_iter().filter(|weight| is_dense(&weight.name) && !weight.values.is_empty()));
 }
 
 /// Matrices are stored in the case's types, in turn; vectors, and rows that are no whole blocks, as floats, which is

@@ -8,7 +8,7 @@ use mesh_engine::llama::{Compute, Limits, LlamaStage};
 use mesh_engine::testkit::{Script, Split, load_all};
 use mesh_engine::{Frame, Output, Stage, Want};
 use mesh_gguf::family::Recurrent;
-use mesh_gguf::{Family, Header, ModelInfo, Source};
+use mesh_gguf::{Error, Family, Header, ModelInfo, SlicePlan, Source};
 use mesh_types::LayerRange;
 
 /// What is proven, and how exactly.
@@ -41,7 +41,7 @@ impl Proof {
         let split = Split { path: self.path.clone(), limits: LIMITS, compute: logits(&self.whole) };
         let source = Source::open(&split.path).unwrap();
         let header = source.header();
-        assert_allowed_cuts_fit(header);
+        assert_every_range_is_decided(header);
         let whole = LlamaStage::load(split.unsplit().unwrap()).unwrap();
         let n_vocab = whole.spec().n_vocab;
         let recurrent = Family::of(header).unwrap().recurrent != Recurrent::Never;
@@ -216,16 +216,25 @@ fn uneven(cuts: &[u32], n_layer: u32) -> bool {
     cuts[1] != 2 * cuts[0] || n_layer != 3 * cuts[0]
 }
 
-/// Whatever stages are made of the cuts that a planner is told, the slicer makes them (but for forbidden sizes).
-fn assert_allowed_cuts_fit(header: &Header) {
+/// Every range of layers is a stage that can be planned, or is refused by name, and never more than that; and whatever
+/// stages are made of the cuts that a planner is told, the slicer makes them (but for sizes that it is told as well).
+fn assert_every_range_is_decided(header: &Header) {
     let n_layer = ModelInfo::of(header).unwrap().n_layer;
-    let family = Family::of(header).unwrap();
+    let avoided = mesh_gguf::avoided_sizes(header).unwrap();
     let mut edges = mesh_gguf::allowed_cuts(header).unwrap();
     edges.extend([0, n_layer]);
-    let pairs = edges.iter().flat_map(|start| edges.iter().map(move |end| (*start, *end)));
-    for range in pairs.filter_map(|(start, end)| LayerRange::new(start, end)) {
-        let fits = mesh_gguf::check_range(header, range);
-        assert!(fits.is_ok() || family.no_stage_of.contains(&range.len()), "{range}: {fits:?}");
+    for range in (0..n_layer).flat_map(|start| (start + 1..=n_layer).filter_map(move |end| LayerRange::new(start, end)))
+    {
+        let told = edges.contains(&range.start()) && edges.contains(&range.end()) && !avoided.contains(&range.len());
+        match (mesh_gguf::check_range(header, range), SlicePlan::new(header, range)) {
+            (Ok(()), Ok(plan)) => assert_eq!(plan.range(), range),
+            (Err(refused @ Error::Range { .. }), Err(same)) => {
+                assert!(!told, "{range} is made of allowed cuts: {refused}");
+                assert_eq!(refused.to_string(), same.to_string());
+                assert!(refused.to_string().contains(&range.to_string()), "{refused}");
+            }
+            other => panic!("{range}: {other:?}"),
+        }
     }
 }
 

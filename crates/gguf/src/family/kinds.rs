@@ -145,6 +145,17 @@ pub(super) fn without_heads(header: &Header, info: &ModelInfo) -> Result<Option<
     Ok(heads.map(|heads| (0..info.n_layer).filter(|layer| !heads[*layer as usize]).collect()))
 }
 
+/// Attention heads of the first layer, one at least.
+pub(super) fn first_heads(header: &Header, info: &ModelInfo) -> Result<u32, HeaderError> {
+    let key = format!("{}.attention.head_count", info.architecture);
+    let heads = match header.metadata().get(&key) {
+        Some(Value::Array(array)) => array.ints().and_then(|mut heads| heads.next()).map_or(0, |heads| heads),
+        _ => header.metadata().require_u32(&key)?.into(),
+    };
+    let heads = u32::try_from(heads).ok().filter(|heads| (1..=info.n_embd).contains(heads));
+    heads.ok_or_else(|| HeaderError::key(&key, KeyFault::Range { value: 0 }))
+}
+
 /// Whether `layer` attends to a sliding window only, under this `period` (0: every layer does).
 pub(super) fn is_sliding(layer: u32, period: u32, dense_first: bool) -> bool {
     match period {

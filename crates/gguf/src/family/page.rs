@@ -22,6 +22,10 @@ renumbering layers, cutting lists that have an entry a layer, and leaving vocabu
 
 ";
 
+const TAIL: &str = "
+These two tables are all architectures that the pinned llama.cpp has a name for; a test compares them with its list.
+";
+
 /// `docs/families.md` as it has to be.
 pub fn page() -> String {
     let mut out = HEAD.to_owned();
@@ -41,7 +45,7 @@ pub fn page() -> String {
     for (family, why) in refused {
         let _ = writeln!(out, "| {family} | {why} |");
     }
-    out.push_str("\nOf any other family, nobody has proven it yet.\n");
+    out.push_str(TAIL);
     out
 }
 
@@ -116,6 +120,9 @@ fn rules(row: &Family) -> Vec<String> {
                 "`q_lora_rank` of the small models and the default of `expert_gating_func` are written out".into(),
             );
         }
+    }
+    if let Some(layers) = row.query_factor_at {
+        rules.push(format!("stages of a model of {layers} layers set the factor on queries that follows from that"));
     }
     let sizes = |sizes: &[u32]| sizes.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     if !row.sized_by_layers.is_empty() {

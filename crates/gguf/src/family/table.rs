@@ -18,6 +18,7 @@ pub const FAMILIES: &[Family] = &[
     plain("dbrx"),
     plain("deci"),
     plain("deepseek"),
+    plain("deepseek2-ocr"),
     plain("deepseek32"),
     plain("dots1"),
     plain("ernie4_5"),
@@ -116,8 +117,8 @@ pub const FAMILIES: &[Family] = &[
     Family {
         input: Input::Lookup(Factor::SqrtEmbd),
         window: Window::Period(every(6)),
-        // The 27B model, whose attention scale follows from its 62 layers.
-        sized_by_layers: &[62],
+        // The 27B model.
+        query_factor_at: Some(62),
         no_stage_of: &[62],
         ..plain("gemma3")
     },
@@ -152,8 +153,8 @@ pub const FAMILIES: &[Family] = &[
     Family {
         inject: Some(Inject::Behind("inp_scaled")),
         window: Window::Always(every(2)),
-        // The 27B model, whose attention scale follows from its 46 layers.
-        sized_by_layers: &[46],
+        // The 27B model.
+        query_factor_at: Some(46),
         no_stage_of: &[46],
         ..plain("gemma2")
     },
@@ -233,24 +234,53 @@ pub const FAMILIES: &[Family] = &[
 pub const REFUSED: &[(&str, &str)] = &[
     ("arwkv7", MANY_ROWS),
     ("baichuan", "whether it has rotary positions follows from the number of layers"),
+    ("bert", EMBEDDINGS),
+    ("chameleon", "it hides the logits of 8192 image tokens, which stages without a vocabulary do not have"),
+    ("clef", "it scores options that it is given, and writes no text"),
+    ("clip", "it reads images for another model, and writes no text"),
     ("deepseek4", MANY_ROWS),
+    ("dflash", DRAFT),
     ("dream", DIFFUSION),
+    ("eagle3", DRAFT),
+    ("eurobert", EMBEDDINGS),
+    ("gemma-embedding", EMBEDDINGS),
     ("gemma3n", GEMMA3N),
+    ("gemma4-assistant", DRAFT),
     ("glm5-next", MANY_ROWS),
+    ("gptj", "llama.cpp knows its name only"),
+    ("graniteswitch", "which adapter its layers use follows from the tokens"),
+    ("hrm_text", "its layers are run through more than once"),
+    ("hy_v4", MANY_ROWS),
+    ("jina-bert-v2", EMBEDDINGS),
+    ("jina-bert-v3", EMBEDDINGS),
     ("kimi-k3", "its residual blocks reach across layers"),
     ("llada", DIFFUSION),
     ("llada-moe", DIFFUSION),
+    ("llama-embed", EMBEDDINGS),
     ("minicpm3", "a residual scale follows from the number of layers"),
     ("minimax-01", "attention slopes follow from the layer's number in the whole model"),
+    ("modern-bert", EMBEDDINGS),
+    ("neo-bert", EMBEDDINGS),
+    ("nomic-bert", EMBEDDINGS),
+    ("nomic-bert-moe", EMBEDDINGS),
     ("plamo2", "llama.cpp gives its layers' outputs no name"),
+    ("plm", "llama.cpp ends over the shape of its values, split or not"),
+    ("pockettts", SPEECH),
+    ("qwen3tts", SPEECH),
     ("qwen4exp", MANY_ROWS),
     ("rnd1", DIFFUSION),
     ("rwkv6", MANY_ROWS),
     ("rwkv6qwen2", MANY_ROWS),
     ("rwkv7", MANY_ROWS),
+    ("t5", "it reads with an encoder and writes with a decoder"),
+    ("t5encoder", EMBEDDINGS),
     ("talkie", "every layer takes the token embeddings as well"),
+    ("wavtokenizer-dec", SPEECH),
 ];
 
+const EMBEDDINGS: &str = "it makes embeddings, and writes no text";
+const DRAFT: &str = "it drafts for another model, whose hidden rows it takes";
+const SPEECH: &str = "it speaks, and writes no text";
 const SHARED_SELECTION: &str = "some of its layers use the selection of tokens that another layer made";
 const DIFFUSION: &str = "it does not write token by token";
 const GEMMA3N: &str = "four rows a token cross from layer to layer, and llama.cpp has it built in how many of a file's \
@@ -275,6 +305,7 @@ const fn plain(architecture: &'static str) -> Family {
         recurrent: Recurrent::Never,
         embedding_scale: EmbeddingScale::None,
         spelled_out: SpelledOut::Nothing,
+        query_factor_at: None,
         sized_by_layers: &[],
         no_stage_of: &[],
         keeps_rows: false,

@@ -49,18 +49,32 @@ fn rows_of_gemma3_are_scaled_in_f32() {
 }
 
 #[test]
+fn the_factor_on_queries_is_that_of_the_whole_model() {
+    let factor = |layers, start, end| {
+        let craft = model("gemma3", layers, true);
+        crate::SlicePlan::new(&header(&craft), range(start, end)).unwrap().query_factor()
+    };
+    let n_embd = ModelInfo::of(&header(&model("gemma3", 62, true))).unwrap().n_embd;
+    assert_eq!(factor(62, 0, 20), Some(1.0 / ((n_embd / 2) as f32).sqrt()));
+    assert_eq!(factor(62, 20, 62), factor(62, 0, 20));
+    assert_eq!(factor(62, 0, 62), None, "llama.cpp derives it itself");
+    assert_eq!(factor(34, 0, 20), None);
+    assert!(refusal(&model("gemma3", 64, true), 0, 62).contains("cannot have 62 layers"));
+}
+
+#[test]
 fn ranges_are_checked() {
     let check = |craft: &Craft, start, end| crate::check_range(&header(craft), range(start, end));
     assert!(refusal(&model("llama", 30, true), 3, 31).contains("does not have them"));
     assert!(check(&model("llama", 30, true), 3, 30).is_ok());
     assert_eq!(cuts(&model("llama", 4, true)), [1, 2, 3]);
 
-    // gemma3's 27B: its 62 layers decide its attention scale.
-    assert!(check(&model("gemma3", 62, true), 0, 62).is_ok());
-    assert!(check(&model("gemma3", 62, true), 0, 31).is_err());
-    assert!(refusal(&model("gemma3", 64, true), 0, 62).contains("cannot have 62 layers"));
-    let error = crate::allowed_cuts(&header(&model("gemma3", 62, true))).unwrap_err().to_string();
-    assert!(error.contains("62 layers") && error.contains("unsplit"), "{error}");
+    // EXAONE's 32B: its 64 layers decide which of them have windows.
+    assert!(check(&model("exaone4", 64, true), 0, 64).is_ok());
+    assert!(check(&model("exaone4", 64, true), 0, 31).is_err());
+    assert!(refusal(&model("exaone4", 66, true), 0, 64).contains("cannot have 64 layers"));
+    let error = crate::allowed_cuts(&header(&model("exaone4", 64, true))).unwrap_err().to_string();
+    assert!(error.contains("64 layers") && error.contains("unsplit"), "{error}");
 
     // The whole of any model is a stage.
     assert!(check(&model("nonesuch", 4, true), 0, 4).is_ok());

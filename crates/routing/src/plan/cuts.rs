@@ -1,6 +1,8 @@
 //! Where to cut a model for a given chain of nodes: within their memory, so that no node holds the others up, and as
 //! much on the fast ones as that allows.
 
+use std::collections::BTreeSet;
+
 use mesh_types::LayerRange;
 
 use super::hosts::way;
@@ -79,23 +81,43 @@ struct Fill<'a> {
 impl Fill<'_> {
     /// Each node takes as many layers as it can hold and compute within `limit` seconds. `None` where some are left.
     ///
-    /// Taking more never hurts the nodes behind, so this finds a way where there is one.
+    /// Taking more never hurts the nodes behind, so this finds a way where there is one; but where stages of some sizes
+    /// are not allowed, a node may have to take fewer for the sake of the next.
     fn within(&self, limit: f64) -> Option<Vec<LayerRange>> {
-        let cuts = self.shape.cuts();
         let mut ranges = Vec::with_capacity(self.chain.len());
-        let (mut start, mut from) = (0, 0);
-        for place in 0..self.chain.len() - 1 {
-            // One cut has to be left for each boundary behind.
-            let until = cuts.len().checked_sub(self.chain.len() - 2 - place)?;
-            let open = cuts.get(from..until)?;
-            let taken = open.partition_point(|cut| self.takes(place, start, *cut, limit));
-            let end = *open.get(taken.checked_sub(1)?)?;
-            ranges.push(LayerRange::new(start, end)?);
-            (start, from) = (end, from + taken);
+        self.extend(&mut ranges, limit, &mut BTreeSet::new()).then_some(ranges)
+    }
+
+    /// Adds the ranges of the nodes that have none yet. `dead` are the ends of stages, by place, from which there is no
+    /// way on.
+    fn extend(&self, ranges: &mut Vec<LayerRange>, limit: f64, dead: &mut BTreeSet<(usize, u32)>) -> bool {
+        let (place, start) = (ranges.len(), ranges.last().map_or(0, |last| last.end()));
+        let (cuts, n_layer) = (self.shape.cuts(), self.shape.n_layer());
+        if place + 1 == self.chain.len() {
+            let last = LayerRange::new(start, n_layer).filter(|layers| self.shape.may_be_stage(*layers));
+            ranges.extend(last.filter(|_| self.takes(place, start, n_layer, limit)));
+            return ranges.len() == self.chain.len();
         }
-        let n_layer = self.shape.n_layer();
-        ranges.push(LayerRange::new(start, n_layer)?);
-        self.takes(self.chain.len() - 1, start, n_layer, limit).then_some(ranges)
+        // One cut has to be left for each boundary behind.
+        let from = cuts.partition_point(|cut| *cut <= start);
+        let until = cuts.len().checked_sub(self.chain.len() - 2 - place);
+        let open = until.and_then(|until| cuts.get(from..until)).unwrap_or_default();
+        let taken = open.partition_point(|cut| self.takes(place, start, *cut, limit));
+        let ends = open[..taken].iter().rev().filter_map(|end| LayerRange::new(start, *end));
+        // Each size that is not allowed can bar one of the ends; one more is free of them.
+        let ends = ends.filter(|layers| self.shape.may_be_stage(*layers)).take(1 + 2 * self.shape.n_avoided());
+        for layers in ends {
+            if dead.contains(&(place, layers.end())) {
+                continue;
+            }
+            ranges.push(layers);
+            if self.extend(ranges, limit, dead) {
+                return true;
+            }
+            ranges.truncate(place);
+            dead.insert((place, layers.end()));
+        }
+        false
     }
 
     fn takes(&self, place: usize, start: u32, end: u32, limit: f64) -> bool {
@@ -103,6 +125,11 @@ impl Fill<'_> {
         LayerRange::new(start, end).is_some_and(|layers| {
             self.shape.memory(layers) <= host.memory && seconds(self.shape, host, layers) <= limit
         })
+    }
+
+    fn may_take(&self, place: usize, start: u32, end: u32) -> bool {
+        let allowed = LayerRange::new(start, end).is_some_and(|layers| self.shape.may_be_stage(layers));
+        allowed && self.takes(place, start, end, f64::INFINITY)
     }
 
     fn slowest(&self, ranges: &[LayerRange]) -> f64 {
@@ -124,8 +151,7 @@ impl Fill<'_> {
         let present = ranges[boundary].start();
         let (mut best, mut score) = (present, self.score(ranges));
         for cut in self.shape.cuts().iter().copied().filter(|cut| (start + 1..end).contains(cut)) {
-            let fits =
-                self.takes(boundary - 1, start, cut, f64::INFINITY) && self.takes(boundary, cut, end, f64::INFINITY);
+            let fits = self.may_take(boundary - 1, start, cut) && self.may_take(boundary, cut, end);
             if !fits || !set(ranges, boundary, cut) {
                 continue;
             }

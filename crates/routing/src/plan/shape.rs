@@ -21,6 +21,8 @@ pub struct ModelShape {
     parts: Parts,
     /// Layers at which it may be cut, ascending; none: it cannot be split.
     cuts: Vec<u32>,
+    /// Numbers of layers that no stage of a split may have.
+    avoided: Vec<u32>,
 }
 
 /// What a stage costs beside its layers.
@@ -50,7 +52,28 @@ impl ModelShape {
         cuts.retain(|cut| (1..n_layer).contains(cut));
         cuts.sort_unstable();
         cuts.dedup();
-        Self { weights: sums(|layer| layer.weights), cache: sums(|layer| layer.cache), parts, cuts }
+        Self {
+            weights: sums(|layer| layer.weights),
+            cache: sums(|layer| layer.cache),
+            parts,
+            cuts,
+            avoided: Vec::new(),
+        }
+    }
+
+    /// Without stages of these numbers of layers, the whole model excepted.
+    pub fn without_stages_of(self, avoided: &[u32]) -> Self {
+        Self { avoided: avoided.to_vec(), ..self }
+    }
+
+    /// Whether a stage may have as many layers as these.
+    pub fn may_be_stage(&self, layers: LayerRange) -> bool {
+        layers.len() == self.n_layer() || !self.avoided.contains(&layers.len())
+    }
+
+    /// How many numbers of layers no stage may have.
+    pub(super) fn n_avoided(&self) -> usize {
+        self.avoided.len()
     }
 
     /// Layers in all.

@@ -1,5 +1,7 @@
 //! The planner against the rules, against a search of everything on small inputs, and on random meshes.
 
+use std::cmp::Ordering;
+
 use mesh_types::{ByteSize, LayerRange, MeshView, PeerState, PeerView};
 use proptest::prelude::*;
 
@@ -57,6 +59,27 @@ fn fewest_nodes_then_speed() {
     assert_eq!(placed(&shape(0), &hosts), ["a 0-15", "b 16-31"]);
     let plan = plan(&shape(0), &hosts).unwrap();
     assert_eq!(reason(&plan, "c"), "it is not needed: 3.1 tok/s with it, 3.1 without");
+}
+
+#[test]
+fn two_more_nodes_may_gain_together_what_one_alone_does_not() {
+    let layers = [(1, 0), (2, 1), (2, 0), (3, 2)]
+        .map(|(weights, cache)| LayerCost { weights: weights * MIB, cache: cache * MIB });
+    let parts = Parts { first: 2 * MIB, whole: 2 * MIB, head: 2 * MIB, logits: MIB, buffers: 0 };
+    let shape = ModelShape::new(&layers, parts, vec![1, 2, 3]);
+    let nodes = [("a", 17, 8, 0), ("b", 18, 11, 7), ("c", 3, 18, 23), ("d", 21, 11, 38)];
+    let peers = nodes.map(|(name, mib, speed, ms)| {
+        let mut peer = node(name, mib, Speed { decode: speed * MIB, prefill: 10 * speed * MIB });
+        peer.links = vec![mesh_types::LinkView { peer: "id-a".into(), rtt_us: ms * 1000 }];
+        peer
+    });
+    let plan = plan(&shape, &mesh(&peers)).unwrap();
+    let gain = |stages: usize| {
+        let way = plan.candidates.iter().find(|way| way.stages.len() == stages).unwrap();
+        plan.chosen().decode / way.decode
+    };
+    assert_eq!(placed(&shape, &mesh(&peers)), ["a 0-0", "b 1-1", "c 2-2", "d 3-3"]);
+    assert!(gain(2) > WORTH && (1.0..WORTH).contains(&gain(3)), "{} and {}", gain(2), gain(3));
 }
 
 #[test]
@@ -127,6 +150,24 @@ fn only_allowed_cuts_are_made() {
 }
 
 #[test]
+fn stages_of_a_size_that_is_not_allowed_are_not_made() {
+    let layers = [LayerCost { weights: 100 * MIB, cache: 0 }; 61];
+    let shape =
+        |avoided: &[u32]| ModelShape::new(&layers, Parts::default(), (1..61).collect()).without_stages_of(avoided);
+    let hosts = |a, b| mesh(&[node("a", a, USUAL), node("b", b, USUAL)]);
+    assert_eq!(placed(&shape(&[]), &hosts(3100, 3000)), ["a 0-30", "b 31-60"]);
+    assert_eq!(placed(&shape(&[30, 31]), &hosts(3300, 3300)), ["a 0-31", "b 32-60"]);
+    assert_eq!(placed(&shape(&[27]), &hosts(2700, 3500)), ["a 0-25", "b 26-60"]);
+    assert_eq!(placed(&shape(&[35]), &hosts(2700, 3500)), ["a 0-26", "b 27-60"]);
+    assert!(plan(&shape(&[26, 27]), &hosts(2700, 3500)).is_err(), "too many are left for the other");
+    // The whole model may have as many layers as it has.
+    assert_eq!(placed(&shape(&[61]), &hosts(9000, 9000)), ["a 0-60"]);
+    let three = mesh(&[node("a", 2700, USUAL), node("b", 2700, USUAL), node("c", 2700, USUAL)]);
+    let plan = plan(&shape(&[26, 27, 48]), &three).unwrap();
+    assert!(plan.chosen().stages.iter().all(|stage| shape(&[26, 27, 48]).may_be_stage(stage.stage.layers)));
+}
+
+#[test]
 fn a_chain_goes_on_to_the_nearest_and_the_way_counts() {
     let link =
         |name: &str, ms: u32| mesh_types::LinkView { peer: format!("id-{name}").as_str().into(), rtt_us: ms * 1000 };
@@ -172,7 +213,7 @@ fn exhaustive(shape: &ModelShape, hosts: &[Host], chain: &[usize]) -> bool {
         let Some((first, rest)) = chain.split_first() else { return false };
         let ends = shape.cuts().iter().copied().chain([shape.n_layer()]);
         ends.filter_map(|end| LayerRange::new(start, end))
-            .filter(|layers| shape.memory(*layers) <= hosts[*first].memory)
+            .filter(|layers| shape.may_be_stage(*layers) && shape.memory(*layers) <= hosts[*first].memory)
             .any(|layers| match rest {
                 [] => layers.end() == shape.n_layer(),
                 rest => layers.end() < shape.n_layer() && fits(shape, hosts, rest, layers.end()),
@@ -208,8 +249,9 @@ fn any_shape(layers: usize) -> impl Strategy<Value = ModelShape> {
         Parts { first: first * MIB, whole: whole * MIB, logits: logits * MIB, head: head * MIB, buffers: buffers * MIB }
     });
     let cuts = proptest::collection::vec(1..layers.max(2) as u32, 0..layers);
-    (proptest::collection::vec(layer, layers), parts, cuts)
-        .prop_map(|(layers, parts, cuts)| ModelShape::new(&layers, parts, cuts))
+    let avoided = proptest::collection::vec(1..9_u32, 0..3);
+    (proptest::collection::vec(layer, layers), parts, cuts, avoided)
+        .prop_map(|(layers, parts, cuts, avoided)| ModelShape::new(&layers, parts, cuts).without_stages_of(&avoided))
 }
 
 fn any_mesh(nodes: usize) -> impl Strategy<Value = Vec<Host>> {
@@ -229,6 +271,17 @@ fn any_mesh(nodes: usize) -> impl Strategy<Value = Vec<Host>> {
     })
 }
 
+/// More nodes than the fewest are taken where they gain a tenth over those; of ways with more nodes still, none would
+/// gain a tenth over the chosen one.
+fn gains_enough(plan: &Plan, other: &Candidate) -> bool {
+    let (chosen, fewest) = (plan.chosen(), plan.candidates.iter().min_by_key(|way| way.stages.len()).unwrap());
+    match other.stages.len().cmp(&chosen.stages.len()) {
+        Ordering::Less => chosen.decode > fewest.decode * WORTH && chosen.decode > other.decode,
+        Ordering::Equal => true,
+        Ordering::Greater => chosen.stages.len() == 1 || other.decode <= chosen.decode * WORTH,
+    }
+}
+
 proptest! {
     #[test]
     fn what_is_placed_holds_and_what_is_not_can_not_be(shape in (1..9_usize).prop_flat_map(any_shape), hosts in any_mesh(4)) {
@@ -239,9 +292,9 @@ proptest! {
                     prop_assert_eq!(crate::placement::check(shape.n_layer(), &ranges), Ok(()));
                     prop_assert!(candidate.stages.iter().all(|stage| stage.needs <= stage.has), "{:?}", candidate);
                     prop_assert!(ranges[1..].iter().all(|layers| shape.cuts().contains(&layers.start())));
+                    prop_assert!(ranges.iter().all(|layers| shape.may_be_stage(*layers)), "{:?}", candidate);
                     prop_assert!(candidate.stages[0].stage.local);
-                    let shorter = candidate.stages.len() < plan.chosen().stages.len();
-                    prop_assert!(!shorter || candidate.decode * WORTH < plan.chosen().decode, "fewest stages: {:?}", plan);
+                    prop_assert!(gains_enough(&plan, candidate), "{:?}", plan);
                 }
                 if hosts[0].memory >= shape.memory(shape.all().unwrap()) {
                     prop_assert_eq!(plan.chosen().stages.len(), 1, "solo if it fits");

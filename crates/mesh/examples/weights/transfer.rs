@@ -1,4 +1,5 @@
-//! For `just bench weights`: a node that holds a model file, or one that fetches a slice of it and says how long it took.
+//! A node that holds a model file, or one that fetches a slice of it: each says how much memory that took, the latter how
+//! long as well.
 
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -11,12 +12,11 @@ use mesh_mesh::weights::{Holdings, SliceCache, SliceFetcher, SliceRequest};
 use mesh_mesh::{DataDir, Identity, JoinToken, LocalStatus, Membership, Mesh};
 use mesh_types::{ByteSize, LayerRange, PeerState};
 
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-#[tokio::main]
-async fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+/// Does what a command line says: `hold FILE DIR LISTEN [TOKEN]` or `fetch FILE DIR LISTEN TOKEN HOLDERS`.
+pub(crate) async fn run(words: &[&str]) -> Result<()> {
+    match words {
         ["hold", file, dir, listen] => hold(file, dir, listen, None).await,
         ["hold", file, dir, listen, token] => hold(file, dir, listen, Some(token)).await,
         ["fetch", file, dir, listen, token, holders] => fetch(file, (dir, listen, token), holders.parse()?).await,
