@@ -252,6 +252,15 @@ fn rows_are_tapped_or_it_is_an_error() {
 }
 
 #[test]
+fn a_factor_that_no_query_is_multiplied_with_is_an_error() {
+    let model = model();
+    let mut context = Context::new(&model, ContextParams { query_factor: Some(0.5), ..params() }).unwrap();
+    let error = decode(&mut context, 0, 0, &[1, 2]).unwrap_err();
+    assert!(error.to_string().contains("the queries of 0 layers"), "a llama has no such factor: {error}");
+    assert_eq!(context.seq_len(0), 0, "the positions are forgotten");
+}
+
+#[test]
 fn injected_rows_replace_what_the_graph_computed() {
     let model = model();
     let mut plain = Context::new(&model, params()).unwrap();
