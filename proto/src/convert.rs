@@ -88,6 +88,7 @@ pub fn finished(reason: FinishReason, usage: Usage) -> v1::Finished {
         prompt_tokens: usage.prompt_tokens,
         completion_tokens: usage.completion_tokens,
         cached_tokens: usage.cached_tokens,
+        reasoning_tokens: usage.reasoning_tokens,
         stop: None,
     }
 }
@@ -106,6 +107,7 @@ impl TryFrom<v1::Finished> for (FinishReason, Usage) {
             prompt_tokens: finished.prompt_tokens,
             completion_tokens: finished.completion_tokens,
             cached_tokens: finished.cached_tokens,
+            reasoning_tokens: finished.reasoning_tokens,
         };
         Ok((reason, usage))
     }

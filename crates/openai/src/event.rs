@@ -164,6 +164,7 @@ pub(crate) fn total(answers: &[Answer], choices_per_prompt: usize) -> Usage {
             sum.cached_tokens = sum.cached_tokens.saturating_add(usage.cached_tokens);
         }
         sum.completion_tokens = sum.completion_tokens.saturating_add(usage.completion_tokens);
+        sum.reasoning_tokens = sum.reasoning_tokens.saturating_add(usage.reasoning_tokens);
     }
     sum
 }

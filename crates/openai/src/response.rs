@@ -33,11 +33,17 @@ pub struct UsageObject {
     completion_tokens: u32,
     total_tokens: u64,
     prompt_tokens_details: PromptTokensDetails,
+    completion_tokens_details: CompletionTokensDetails,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 struct PromptTokensDetails {
     cached_tokens: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+struct CompletionTokensDetails {
+    reasoning_tokens: u32,
 }
 
 impl From<Usage> for UsageObject {
@@ -47,6 +53,7 @@ impl From<Usage> for UsageObject {
             completion_tokens: usage.completion_tokens,
             total_tokens: u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
             prompt_tokens_details: PromptTokensDetails { cached_tokens: usage.cached_tokens },
+            completion_tokens_details: CompletionTokensDetails { reasoning_tokens: usage.reasoning_tokens },
         }
     }
 }
@@ -220,7 +227,8 @@ mod tests {
     use serde_json::{Value, json};
 
     fn answer(parts: Vec<Part>, reason: FinishReason) -> Answer {
-        let end = Some((reason, Usage { prompt_tokens: 5, completion_tokens: 2, cached_tokens: 4 }));
+        let usage = Usage { prompt_tokens: 5, completion_tokens: 2, cached_tokens: 4, reasoning_tokens: 1 };
+        let end = Some((reason, usage));
         Answer { parts, end, ..Answer::default() }
     }
 
@@ -240,7 +248,7 @@ mod tests {
             }],
             "usage": {
                 "prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7,
-                "prompt_tokens_details": {"cached_tokens": 4},
+                "prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 1},
             },
         });
         assert_eq!(body, expected);

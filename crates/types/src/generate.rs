@@ -141,4 +141,6 @@ pub struct Usage {
     pub completion_tokens: u32,
     /// Tokens of the prompt whose KV was already there.
     pub cached_tokens: u32,
+    /// Of [`Self::completion_tokens`], those of what the model thinks. Only who reads an answer knows.
+    pub reasoning_tokens: u32,
 }

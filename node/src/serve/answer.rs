@@ -32,6 +32,7 @@ pub struct Answer {
     ready: VecDeque<Event>,
     calls: usize,
     usage: Usage,
+    thinking: Thinking,
     /// For the ledger: what it answers, its tokens, and what the client is told. `None`: it is not to be remembered.
     remembered: Option<Remembered>,
 }
@@ -94,6 +95,7 @@ impl Answer {
             ready,
             calls: 0,
             usage: Usage { prompt_tokens, ..Usage::default() },
+            thinking: Thinking::default(),
             remembered: prompt.mark.map(|prompt| Remembered { prompt, said: Said::default(), turn: Turn::default() }),
         })
     }
@@ -137,7 +139,9 @@ impl Answer {
                 }
                 let text = self.detokenizer.push(&self.model.piece(token));
                 let stopped = self.stops.push(&text);
-                taken.events.extend(self.parser.push(&stopped.text));
+                let events = self.parser.push(&stopped.text);
+                self.thinking.token(&events);
+                taken.events.extend(events);
                 if !stopped.stopped && !self.parser.is_complete() {
                     return true;
                 }
@@ -168,7 +172,9 @@ impl Answer {
 
     fn finish(&mut self, reason: FinishReason, taken: &mut Taken) {
         self.generation = None;
-        taken.events.extend(self.parser.finish(reason));
+        let events = self.parser.finish(reason);
+        self.usage.reasoning_tokens = self.thinking.end(&events);
+        taken.events.extend(events);
         taken.is_complete = true;
         let begun = taken.events.iter().filter(|event| matches!(event, TurnEvent::Call { .. })).count();
         let reason = match reason {
@@ -220,6 +226,33 @@ impl Answer {
             self.ready.push_back(on_wire(event));
         }
         self.ready.extend(taken.last);
+    }
+}
+
+/// Counts the tokens of what the model thinks, its marks' beginning included.
+#[derive(Default)]
+struct Thinking {
+    /// Tokens of which nothing has come yet.
+    waiting: u32,
+    tokens: u32,
+}
+
+impl Thinking {
+    /// A token of which `events` came.
+    fn token(&mut self, events: &[TurnEvent]) {
+        self.waiting += 1;
+        self.end(events);
+    }
+
+    /// What was held back comes as `events`. Gives the count.
+    fn end(&mut self, events: &[TurnEvent]) -> u32 {
+        match events.last() {
+            None => return self.tokens,
+            Some(TurnEvent::Reasoning(_)) => self.tokens += self.waiting,
+            Some(_) => {}
+        }
+        self.waiting = 0;
+        self.tokens
     }
 }
 

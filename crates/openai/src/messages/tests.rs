@@ -162,7 +162,10 @@ pub(crate) fn turn() -> Vec<Event> {
         arguments(0, " 1}"),
         call(1, "b"),
         arguments(1, "{}"),
-        Event::Finished(FinishReason::ToolCalls, Usage { prompt_tokens: 7, completion_tokens: 5, cached_tokens: 3 }),
+        Event::Finished(
+            FinishReason::ToolCalls,
+            Usage { prompt_tokens: 7, completion_tokens: 5, cached_tokens: 3, reasoning_tokens: 0 },
+        ),
     ]
 }
 

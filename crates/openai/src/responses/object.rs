@@ -153,7 +153,7 @@ pub(super) fn text_part(text: &str) -> Value {
 fn usage(usage: Usage) -> Value {
     json!({
         "input_tokens": usage.prompt_tokens, "input_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "output_tokens": usage.completion_tokens, "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens": usage.completion_tokens, "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
     })
 }

@@ -113,6 +113,11 @@ impl Run {
     }
 
     pub(super) fn usage(&self) -> Usage {
-        Usage { prompt_tokens: self.prompt_len(), completion_tokens: self.generated, cached_tokens: self.cached }
+        Usage {
+            prompt_tokens: self.prompt_len(),
+            completion_tokens: self.generated,
+            cached_tokens: self.cached,
+            ..Usage::default()
+        }
     }
 }

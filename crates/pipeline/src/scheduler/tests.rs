@@ -92,7 +92,7 @@ fn a_run_goes_through_open_prefill_decode_and_close() {
     assert_eq!(scheduler.next_frame(), batch(1, &[50], 3));
     let progress = scheduler.result(result(1, 4, 51)).expect("as asked for");
     assert_eq!(progress, Progress { prompt_tokens: 0, generated_tokens: 1 });
-    let usage = Usage { prompt_tokens: 3, completion_tokens: 2, cached_tokens: 0 };
+    let usage = Usage { prompt_tokens: 3, completion_tokens: 2, ..Usage::default() };
     for what in [
         TokenEvent::Token { token: TokenId(50), position: 3, logprobs: None },
         TokenEvent::Token { token: TokenId(51), position: 4, logprobs: None },

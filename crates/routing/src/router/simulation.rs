@@ -61,6 +61,7 @@ fn request(conversation: usize, turn: usize) -> ChatRequest {
         tool_choice: Default::default(),
         parallel_tool_calls: true,
         response_format: Default::default(),
+        grammar: None,
         template_kwargs: Default::default(),
         raw: None,
         conversation: None,
@@ -206,8 +207,12 @@ impl Simulation {
             let peer = self.peer(chosen);
             let prefixes = Prefixes::of(&request(conversation, turn));
             let run = send(&mut self.routers[gateway], &self.seen.1, &peer, &prefixes, Duration::from_secs_f64(at));
-            let usage =
-                Usage { prompt_tokens: prompt as u32, completion_tokens: 1, cached_tokens: (prompt - computed) as u32 };
+            let usage = Usage {
+                prompt_tokens: prompt as u32,
+                completion_tokens: 1,
+                cached_tokens: (prompt - computed) as u32,
+                ..Usage::default()
+            };
             self.push(done, What::Ended { gateway, run, usage });
         }
         if turn + 1 < TURNS {

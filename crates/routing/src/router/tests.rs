@@ -43,6 +43,7 @@ fn chat(turns: &[&str], conversation: Option<&str>) -> ChatRequest {
         tool_choice: Default::default(),
         parallel_tool_calls: true,
         response_format: Default::default(),
+        grammar: None,
         template_kwargs: Default::default(),
         raw: None,
         conversation: conversation.map(str::to_owned),
@@ -75,7 +76,7 @@ pub(super) fn send(router: &mut Router, view: &MeshView, to: &PeerId, prefixes: 
 /// The first token of a run comes after so many seconds, and its end with it.
 fn answer(router: &mut Router, run: &RunId, computed: u32, at: Duration) {
     router.answering(run, at);
-    let usage = Usage { prompt_tokens: computed, completion_tokens: 1, cached_tokens: 0 };
+    let usage = Usage { prompt_tokens: computed, completion_tokens: 1, ..Usage::default() };
     router.ended(run, Some(&usage), at);
 }
 
