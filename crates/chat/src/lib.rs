@@ -2,7 +2,7 @@
 //!
 //! Owns: chat templates ([`template`]), whether a template can call tools ([`capability`]), the ways in which models
 //! write calls ([`format`](mod@format)), the emulation for all others ([`emulation`]), what an answer is held to
-//! ([`grammar`], [`schema`]), what of a conversation a template gets to see ([`conversation`]), the cut of a prompt into
+//! ([`grammar`], [`schema`], [`gbnf`]), what of a conversation a template gets to see ([`conversation`]), the cut of a prompt into
 //! trusted and untrusted text ([`prompt`]), bytes to characters ([`detokenizer`]), stop strings ([`stop`]), answers taken
 //! apart ([`parse`]), and answers found again in the next prompt ([`ledger`]). Does not own: tokenising, dialects of the
 //! API, the run of a model; it knows no peers, and there is no I/O and no async runtime here.
@@ -16,6 +16,7 @@ pub mod detokenizer;
 pub mod emulation;
 pub mod error;
 pub mod format;
+pub mod gbnf;
 pub mod grammar;
 pub mod ledger;
 pub mod parse;

@@ -72,6 +72,7 @@ fn read(map: &Map<String, Value>, context: &Context, ignored: &mut Vec<String>) 
         tools,
         tool_choice: choice.tools,
         parallel_tool_calls: choice.parallel,
+        grammar: settings::grammar(&request)?,
         response_format,
         conversation: request.object("metadata")?.and_then(|metadata| settings::conversation(&metadata, "user_id")),
         template_kwargs,

@@ -65,6 +65,7 @@ pub(crate) fn read(body: Map<String, Value>, id: RequestId) -> Result<ParsedChat
         tools,
         tool_choice,
         parallel_tool_calls: request.flag("parallel_tool_calls")?.unwrap_or(true),
+        grammar: settings::grammar(&request)?,
         response_format,
         raw: None,
         conversation: settings::conversation(&request, "prompt_cache_key"),

@@ -51,6 +51,7 @@ pub(crate) fn parse(body: &[u8], context: &Context) -> Result<Parsed, Fault> {
         stop: settings::stops(&request, "stop")?,
         tool_choice,
         parallel_tool_calls: request.flag("parallel_tool_calls")?.unwrap_or(true),
+        grammar: settings::grammar(&request)?,
         response_format,
         conversation: settings::conversation(&request, "prompt_cache_key"),
         template_kwargs: settings::template(&request, effort, "reasoning.effort")?,

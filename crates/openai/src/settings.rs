@@ -213,6 +213,24 @@ fn strings(values: &[Value], path: &str) -> Result<Vec<String>, Fault> {
     values.iter().enumerate().map(text).collect()
 }
 
+/// A grammar in GBNF that the answer is held to, and nothing else is held to besides it.
+pub(crate) fn grammar(request: &Object<'_>) -> Result<Option<String>, Fault> {
+    let Some(grammar) = request.text("grammar")?.filter(|grammar| !grammar.is_empty()) else { return Ok(None) };
+    for other in ["tools", "response_format", "text", "output_config", "output_format"] {
+        let is_text = |value: &Value| value.get("type").is_some_and(|kind| kind == "text");
+        let asks = match request.get(other) {
+            None => false,
+            Some(Value::Array(items)) => !items.is_empty(),
+            Some(value) if other == "response_format" || other == "output_format" => !is_text(value),
+            Some(value) => value.get("format").is_some_and(|format| !format.is_null() && !is_text(format)),
+        };
+        if asks {
+            return Err(request.invalid("grammar", &format!("cannot hold together with `{other}`")));
+        }
+    }
+    Ok(Some(grammar.to_owned()))
+}
+
 /// Whether a streamed answer ends with its usage.
 pub(crate) fn include_usage(request: &Object<'_>, stream: bool) -> Result<bool, Fault> {
     let Some(options) = request.object("stream_options")? else { return Ok(false) };

@@ -1,7 +1,7 @@
 //! What a request demands of its answer, as a constraint on the run: chosen here, where tools, template and vocabulary
 //! are known, and enforced by the stage that samples.
 
-use mesh_chat::{Demand, Enforced, Unenforceable};
+use mesh_chat::{Demand, Enforced, Unenforceable, gbnf};
 use mesh_types::constraint::Start;
 use mesh_types::{ChatRequest, Constraint, Fault, ResponseFormat};
 
@@ -13,6 +13,9 @@ use super::model::ServedModel;
 /// # Errors
 /// A schema that has to be enforced and cannot be, or demands that are too large.
 pub(super) fn of(request: &ChatRequest, model: &ServedModel, prompt: &str) -> Result<Enforced, Fault> {
+    if let Some(grammar) = &request.grammar {
+        return written(grammar, model);
+    }
     if request.raw.is_some() {
         return Ok(Enforced { constraint: None, relaxed: Vec::new() });
     }
@@ -37,6 +40,19 @@ pub(super) fn of(request: &ChatRequest, model: &ServedModel, prompt: &str) -> Re
         mesh_engine::constraint::check(constraint).map_err(refused)?;
     }
     Ok(enforced)
+}
+
+/// What the client wrote as a grammar.
+fn written(grammar: &str, model: &ServedModel) -> Result<Enforced, Fault> {
+    let refused = |message: String| Fault::invalid(message).with_param("grammar");
+    let lark = gbnf::to_lark(grammar).map_err(|error| refused(format!("`grammar` cannot be read: {error}.")))?;
+    let constraint = Constraint { control_text: model.control_text(), ..Constraint::immediately(lark) };
+    mesh_engine::constraint::check(&constraint).map_err(|error| {
+        // The compiler's own words are for the log.
+        tracing::warn!(%error, "a client's grammar that cannot be enforced");
+        refused("`grammar` is too large or too intricate to be enforced.".to_owned())
+    })?;
+    Ok(Enforced { constraint: Some(constraint), relaxed: Vec::new() })
 }
 
 /// Whether a run under `constraint` ends by a token that says so, whatever the request says of such tokens.

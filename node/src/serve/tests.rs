@@ -130,6 +130,7 @@ fn ask(tools: Vec<Tool>, tool_choice: ToolChoice) -> ChatRequest {
         tool_choice,
         parallel_tool_calls: true,
         response_format: ResponseFormat::Text,
+        grammar: None,
         logit_bias: Vec::new(),
         logprobs: None,
         conversation: None,

@@ -39,6 +39,7 @@ impl From<&ChatRequest> for v1::GenerateRequest {
                 .collect(),
             logprobs: request.logprobs.map(u32::from),
             raw: request.raw.as_ref().map(Into::into),
+            grammar: request.grammar.clone(),
         }
     }
 }
@@ -66,6 +67,9 @@ impl TryFrom<v1::GenerateRequest> for ChatRequest {
             None => ResponseFormat::Text,
             Some(format) => format.try_into()?,
         };
+        if request.grammar.is_some() && !(tools.is_empty() && response_format == ResponseFormat::Text) {
+            return Err(Malformed("a grammar besides tools or a response format"));
+        }
         Ok(Self {
             request: RequestId::new(request.request_id),
             model: ModelId::new(request.model),
@@ -77,6 +81,7 @@ impl TryFrom<v1::GenerateRequest> for ChatRequest {
             tool_choice,
             parallel_tool_calls: request.parallel_tool_calls.unwrap_or(true),
             response_format,
+            grammar: request.grammar,
             template_kwargs: kwargs(&request.template_kwargs)?,
             logit_bias: request.logit_bias.iter().map(|entry| (TokenId(entry.token), entry.bias)).collect(),
             logprobs: request.logprobs.map(|top| u8::try_from(top).unwrap_or(u8::MAX)),
@@ -98,6 +103,22 @@ impl From<&RawPrompt> for v1::RawPrompt {
             }
         };
         Self { input: Some(input), echo: prompt.echo }
+    }
+}
+
+impl From<&RawInput> for v1::EmbedInput {
+    fn from(input: &RawInput) -> Self {
+        use v1::embed_input::Input;
+        let input = match input {
+            RawInput::Text { text, add_special, parse_special } => {
+                let (add_special, parse_special) = (*add_special, *parse_special);
+                Input::Text(v1::RawText { text: text.clone(), add_special, parse_special })
+            }
+            RawInput::Tokens(tokens) => {
+                Input::Tokens(v1::RawTokens { tokens: tokens.iter().map(|token| token.0).collect() })
+            }
+        };
+        Self { input: Some(input) }
     }
 }
 
@@ -332,6 +353,7 @@ mod tests {
                 schema: json!({"type": "object", "b": 1.0, "a": [null]}),
                 strict: true,
             }),
+            grammar: None,
             template_kwargs: json!({"z": {"deep": [1, null]}, "a": "é"}).as_object().unwrap().clone(),
             raw: None,
             conversation: None,
@@ -375,6 +397,11 @@ mod tests {
                 ..request()
             };
             assert_eq!(ChatRequest::try_from(v1::GenerateRequest::from(&request)).unwrap(), request);
+            let grammar = Some("root ::= \"a\"".to_owned());
+            let held = ChatRequest { grammar, response_format: ResponseFormat::Text, ..request.clone() };
+            assert_eq!(ChatRequest::try_from(v1::GenerateRequest::from(&held)).unwrap(), held);
+            let both = ChatRequest { grammar: held.grammar.clone(), ..request.clone() };
+            assert!(ChatRequest::try_from(v1::GenerateRequest::from(&both)).is_err());
             let mixed = ChatRequest { messages: self::request().messages, ..request };
             let error = ChatRequest::try_from(v1::GenerateRequest::from(&mixed)).unwrap_err();
             assert_eq!(error.0, "a prompt besides messages or tools");

@@ -1,6 +1,6 @@
 //! `POST /v1/messages`: <https://docs.anthropic.com/en/api/messages>.
 
-use super::shared::TEMPLATE;
+use super::shared::{CONSTRAINTS, SAMPLING, TEMPLATE};
 use super::{Kind, Neutral, Table, harmless, read, refused};
 
 pub(crate) static MESSAGES: Table = Table {
@@ -14,8 +14,6 @@ pub(crate) static MESSAGES: Table = Table {
             read("max_tokens", Kind::Count).note("a ceiling, not a reservation; may be left out"),
             read("stream", Kind::Flag),
             read("temperature", Kind::Range(0.0, 1.0)),
-            read("top_p", Kind::Range(0.0, 1.0)),
-            read("top_k", Kind::Integer("0 keeps all tokens")),
             read("stop_sequences", Kind::Array("strings")).note("at most 64"),
             read("tools", Kind::Array("tools"))
                 .note("with an `input_schema`; those that the vendor runs or defines are left out, and `x-mesh-ignored` says so"),
@@ -24,8 +22,6 @@ pub(crate) static MESSAGES: Table = Table {
                 .note("`enabled` and `disabled` set the template's `enable_thinking`; nothing else in it has an effect"),
             read("output_config", Kind::Object).note("`effort`: a variable of the chat template; `format`"),
             read("output_format", Kind::Object),
-            read("min_p", Kind::Range(0.0, 1.0)).note("this server's addition"),
-            read("seed", Kind::Integer("any 64 bits")).note("this server's addition"),
             refused("mcp_servers", Neutral::Empty),
             refused("container", Neutral::Null),
             read("metadata", Kind::Object).note("`user_id` names the conversation: its requests go to the same node"),
@@ -36,6 +32,8 @@ pub(crate) static MESSAGES: Table = Table {
             harmless("cache_control").note("prompts are always cached"),
             harmless("context_management"),
         ],
+        SAMPLING,
+        CONSTRAINTS,
         TEMPLATE,
     ],
 };

@@ -1,6 +1,6 @@
 //! `POST /v1/responses`: <https://platform.openai.com/docs/api-reference/responses/create>.
 
-use super::shared::{ACCOUNTS, SAMPLING, TEMPLATE};
+use super::shared::{ACCOUNTS, CONSTRAINTS, SAMPLING, TEMPLATE};
 use super::{Kind, Neutral, Table, harmless, read, refused};
 
 pub(crate) static RESPONSES: Table = Table {
@@ -35,6 +35,7 @@ pub(crate) static RESPONSES: Table = Table {
             harmless("context_management"),
         ],
         SAMPLING,
+        CONSTRAINTS,
         TEMPLATE,
         ACCOUNTS,
     ],

@@ -23,7 +23,8 @@ pub(super) const SAMPLING: &[Field] = &[
     read("top_p", Kind::Range(0.0, 1.0)),
     read("top_k", Kind::Integer("0 keeps all tokens")).note("-1 is taken as 0"),
     read("min_p", Kind::Range(0.0, 1.0)),
-    read("seed", Kind::Integer("any 64 bits")).note("the same seed draws the same tokens from the same logits"),
+    read("seed", Kind::Integer("any 64 bits"))
+        .note("the same seed draws the same tokens from the same logits: see [above](#the-same-text-again)"),
     read("ignore_eos", Kind::Flag),
     read("logit_bias", Kind::Object).note("token numbers to values from -100 to 100"),
     read("presence_penalty", Kind::Range(-2.0, 2.0)),
@@ -41,7 +42,8 @@ pub(super) const SAMPLING: &[Field] = &[
 /// Constraints of the answer's text, as local servers name them.
 pub(super) const CONSTRAINTS: &[Field] = &[
     refused("json_schema", Neutral::Null).note("use `response_format`"),
-    refused("grammar", Neutral::Empty),
+    read("grammar", Kind::Text)
+        .note("in GBNF, as llama.cpp has it; of at most 64 KiB; not with tools or a format, and of the whole answer"),
     refused("guided_json", Neutral::Null),
     refused("guided_regex", Neutral::Null),
     refused("guided_choice", Neutral::Null),

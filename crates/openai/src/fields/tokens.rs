@@ -37,9 +37,10 @@ pub(crate) static EMBEDDINGS: Table = Table {
     place: "",
     fields: &[&[
         read("model", Kind::Text).note("required; models that generate text are refused: they do not pool"),
-        read("input", Kind::TextOr("strings or tokens")).note("required"),
-        read("encoding_format", Kind::Text),
-        read("dimensions", Kind::Count),
+        read("input", Kind::TextOr("strings, of tokens, or of arrays of tokens")).note("required; at most 2048 texts"),
+        read("encoding_format", Kind::Text).note("`float` or `base64`"),
+        read("dimensions", Kind::Count)
+            .note("the first so many, scaled to the length of one; for models that are trained for it"),
         harmless("user"),
     ]],
 };

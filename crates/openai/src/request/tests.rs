@@ -224,6 +224,25 @@ fn messages_keep_their_roles_names_and_joined_text() {
 }
 
 #[test]
+fn a_grammar_is_taken_and_holds_alone() {
+    let grammar = "root ::= \"yes\" | \"no\"";
+    let asked = |extra: Value| {
+        let mut extra = extra;
+        extra["grammar"] = json!(grammar);
+        extra
+    };
+    assert_eq!(ok(asked(json!({}))).chat.grammar.as_deref(), Some(grammar));
+    let text = json!({"response_format": {"type": "text"}, "tools": []});
+    assert_eq!(ok(asked(text)).chat.grammar.as_deref(), Some(grammar));
+    assert_eq!(ok(json!({"grammar": ""})).chat.grammar, None);
+    let tool = json!({"type": "function", "function": {"name": "f"}});
+    for other in [json!({"tools": [tool]}), json!({"response_format": {"type": "json_object"}})] {
+        assert_eq!(refused(asked(other)), ("grammar".to_owned(), None));
+    }
+    assert_eq!(refused(json!({"grammar": 3})).0, "grammar");
+}
+
+#[test]
 fn what_is_not_supported_is_refused_by_name() {
     let unsupported = Some("unsupported_parameter".to_owned());
     for extra in [
@@ -232,7 +251,7 @@ fn what_is_not_supported_is_refused_by_name() {
         json!({"modalities": ["text", "audio"]}),
         json!({"audio": {}}),
         json!({"web_search_options": {}}),
-        json!({"grammar": "root ::= x"}),
+        json!({"guided_regex": "x"}),
     ] {
         let name = extra.as_object().unwrap().keys().next().unwrap().clone();
         assert_eq!(refused(extra), (name, unsupported.clone()));
