@@ -48,7 +48,7 @@ pub(crate) async fn answer(
 ) -> Result<Response<ResponseBody>, ApiError> {
     let opened = open(shared, asked).await;
     let (stream, ignored, mut reply, mut runs) = opened.map_err(|fault| failed(&mut ticket, &fault))?;
-    let listed = listed(ignored.iter().chain(runs.relaxed()));
+    let ignored: Vec<String> = ignored.iter().chain(runs.relaxed()).cloned().collect();
     let mut response = if stream {
         let (keep_alive, metrics) = (shared.limits.keep_alive, Arc::clone(&shared.metrics));
         event_stream(Streamed { reply, runs, keep_alive, metrics, ticket, state: State::Begin })
@@ -58,9 +58,7 @@ pub(crate) async fn answer(
         ticket.outcome = Outcome::Finished;
         body::json(StatusCode::OK, reply.whole(&answers))
     };
-    if let Some(paths) = listed {
-        response.headers_mut().insert(HeaderName::from_static("x-mesh-ignored"), paths);
-    }
+    name_ignored(&mut response, ignored.iter());
     Ok(response)
 }
 
@@ -109,7 +107,7 @@ async fn collect(runs: &mut Runs, metrics: &Metrics, ticket: &Ticket) -> Result<
 
 fn count(metrics: &Metrics, ticket: &Ticket, event: &Event) {
     match event {
-        Event::Finished(_, Usage { prompt_tokens, completion_tokens, cached_tokens }) => {
+        Event::Finished(_, Usage { prompt_tokens, completion_tokens, cached_tokens, .. }) => {
             metrics.tokens(*prompt_tokens, *cached_tokens, *completion_tokens);
         }
         _ => ticket.begun(),
@@ -190,6 +188,13 @@ fn failed(ticket: &mut Ticket, fault: &Fault) -> ApiError {
     tracing::info!(class = %fault.class, %fault, "failed");
     ticket.outcome = Outcome::Failed;
     fault.into()
+}
+
+/// Says in the head of `response` what of the request has no effect, by path.
+pub(crate) fn name_ignored<'a>(response: &mut Response<ResponseBody>, paths: impl Iterator<Item = &'a String>) {
+    if let Some(paths) = listed(paths) {
+        response.headers_mut().insert(HeaderName::from_static("x-mesh-ignored"), paths);
+    }
 }
 
 /// The paths of what has no effect, as far as a header can hold them.

@@ -1,13 +1,14 @@
-//! Endpoints around tokens: cutting texts, counting conversations, and the refusal of embeddings.
+//! Endpoints with one answer: cutting texts, counting conversations, vectors of texts.
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
-use mesh_openai::tokens::{Detokenize, Tokenize, does_not_pool, embeddings};
+use mesh_openai::embeddings::Embeddings;
+use mesh_openai::tokens::{Detokenize, Tokenize};
 use mesh_openai::{ApiError, count_tokens, token_count};
-use mesh_routing::{choose, served};
+use mesh_routing::served;
 use mesh_types::{Fault, ModelId, RequestId};
 
-use crate::answer::context;
+use crate::answer::{context, name_ignored};
 use crate::body::{self, ResponseBody};
 use crate::routes::Shared;
 use crate::upstream;
@@ -57,13 +58,28 @@ pub(crate) async fn count(shared: &Shared, body: &Bytes, id: RequestId) -> Resul
     Ok(body::json(StatusCode::OK, token_count(cut.tokens.len())))
 }
 
-/// `POST /v1/embeddings`: every model that is served here generates.
-pub(crate) fn embed(shared: &Shared, body: &Bytes) -> ApiError {
-    let refusal = embeddings(body).and_then(|model| {
-        choose(&shared.peers.view().borrow(), &model).map_err(Fault::from)?;
-        Err(does_not_pool(&model))
-    });
-    refusal.map_or_else(ApiError::from, |never: std::convert::Infallible| match never {})
+/// `POST /v1/embeddings`.
+///
+/// # Errors
+/// As [`tokenize`].
+///
+/// # Cancel safety
+/// Dropping it cancels the call.
+pub(crate) async fn embed(shared: &Shared, body: &Bytes) -> Result<Response<ResponseBody>, ApiError> {
+    let (asked, ignored) = Embeddings::parse(body)?;
+    let reply = upstream::embed(&*shared.peers, &asked.model, &asked.inputs, &shared.limits).await?;
+    let vectors: Vec<Vec<f32>> = reply.vectors.into_iter().map(|vector| vector.values).collect();
+    let is_sound = |vector: &Vec<f32>| {
+        !vector.is_empty()
+            && vectors.first().is_some_and(|first| first.len() == vector.len())
+            && vector.iter().all(|value| value.is_finite())
+    };
+    if vectors.len() != asked.inputs.len() || !vectors.iter().all(is_sound) {
+        return Err(upstream::violation("the node", "vectors that are none, or not as many as texts").into());
+    }
+    let mut response = body::json(StatusCode::OK, asked.reply(&vectors, reply.prompt_tokens)?);
+    name_ignored(&mut response, ignored.iter());
+    Ok(response)
 }
 
 /// The model that is meant: where a client names none, the only one.

@@ -16,6 +16,7 @@ use mesh_proto::v1;
 use mesh_proto::v1::generate_event::Event as Wire;
 use mesh_proto::v1::inference_client::InferenceClient;
 use mesh_routing::{Candidate, Prefixes};
+use mesh_types::chat::RawInput;
 use mesh_types::{ChatRequest, ErrorClass, Fault, ModelId, PeerId};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -267,6 +268,28 @@ pub(crate) async fn detokenize(
         async move { client.detokenize(request).await }.boxed()
     };
     Ok(ask(peers, model, limits, call).await?.text)
+}
+
+/// A vector of each of `inputs`.
+///
+/// # Errors
+/// A node's refusal, or why none answered.
+///
+/// # Cancel safety
+/// Dropping it cancels the call.
+pub(crate) async fn embed(
+    peers: &dyn Peers,
+    model: &ModelId,
+    inputs: &[RawInput],
+    limits: &Limits,
+) -> Result<v1::EmbedReply, Fault> {
+    let inputs = inputs.iter().map(v1::EmbedInput::from).collect();
+    let request = v1::EmbedRequest { model: model.to_string(), inputs };
+    let call = |mut client: InferenceClient<Channel>| {
+        let request = request.clone();
+        async move { client.embed(request).await }.boxed()
+    };
+    ask(peers, model, limits, call).await
 }
 
 /// One call with one answer, at the first replica that gives it.

@@ -1,9 +1,9 @@
 //! llama.cpp behind types that cannot be misused: the only crate of this workspace with `unsafe`.
 //!
 //! Owns: the process-wide back end and its log ([`backend`], [`log`]), models and vocabularies ([`model`], [`vocab`]),
-//! the decoding context of a stage with its taps ([`context`]), embedding rows read straight from a file
-//! ([`embedding`]), the filters that turn logits into a distribution ([`sampler`]), and made-up weights ([`synth`],
-//! [`quantize`]).
+//! the decoding context of a stage with its taps ([`context`]), the context that makes vectors of texts ([`pooled`]),
+//! embedding rows read straight from a file ([`embedding`]), the filters that turn logits into a distribution
+//! ([`sampler`]), and made-up weights ([`synth`], [`quantize`]).
 //! Does not own: what a stage is, how models are cut, how tokens are drawn (`mesh-engine`, `mesh-gguf`).
 //!
 //! Three rules hold everywhere. A value that points into another keeps it alive (a context its model, a vocabulary its
@@ -15,6 +15,7 @@ pub mod context;
 pub mod embedding;
 pub mod log;
 pub mod model;
+pub mod pooled;
 pub mod quantize;
 pub mod sampler;
 pub mod synth;
@@ -27,5 +28,6 @@ pub use context::{
 };
 pub use embedding::{EmbeddingError, EmbeddingTable, TableLayout};
 pub use model::{LoadError, Model, ModelParams};
+pub use pooled::{PooledContext, Pooling};
 pub use sampler::{Candidate, Filter, SampleError, Sampler};
 pub use vocab::{TokenAttr, TokenizeError, Vocab, VocabError};

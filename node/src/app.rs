@@ -28,6 +28,7 @@ use crate::admin::server::{AdminService, AdminSocket};
 use crate::board::Board;
 use crate::fleet::Fleet;
 use crate::holdings::Holdings;
+use crate::pooling::{Keeper, PoolingModel, PoolingModels};
 use crate::serve::{InferenceService, ServedModel};
 use crate::settings::{GatewaySetting, ModelSettings, Settings};
 use crate::stages::{StageControlService, StageHost};
@@ -48,6 +49,9 @@ pub enum Entry {
     /// `join`: the token's.
     Join(JoinToken),
 }
+
+/// Models that generate, and how they are to be split; and models that pool.
+type Opened = (Vec<(Arc<ServedModel>, ModelSettings)>, Vec<Arc<PoolingModel>>);
 
 /// A running node.
 pub struct Node {
@@ -78,7 +82,7 @@ impl Node {
     /// # Errors
     /// What cannot be used, in one sentence.
     pub async fn start(settings: Settings, entry: Entry) -> Result<Self> {
-        let models = open_models(&settings)?;
+        let (models, pooling) = open_models(&settings)?;
         let announcer = Arc::new(Announcer::stdout(settings.log_format));
         let data_dir = DataDir::open(&settings.data_dir)?;
         let identity = Identity::open(&data_dir)?;
@@ -132,12 +136,11 @@ impl Node {
             settings.stage.compute.clone(),
             loads.clone(),
         );
+        let service = InferenceService::new(fleet.served()).with_pooling(PoolingModels::new(pooling.iter().cloned()));
         mesh.serve_grpc(
-            tonic::service::Routes::new(
-                InferenceServer::new(InferenceService::new(fleet.served())).max_decoding_message_size(MAX_REQUEST),
-            )
-            .add_service(StageControlServer::new(control))
-            .add_service(AdminServer::new(admin_service.clone())),
+            tonic::service::Routes::new(InferenceServer::new(service).max_decoding_message_size(MAX_REQUEST))
+                .add_service(StageControlServer::new(control))
+                .add_service(AdminServer::new(admin_service.clone())),
         );
 
         let mut node = Self {
@@ -173,6 +176,13 @@ impl Node {
             stop.run_until_cancelled(mesh_gateway::announce_models(view, &announcing)).await;
             Ok(())
         });
+        for model in pooling {
+            let keeper = Keeper::new(model, Arc::clone(&node.board), settings.name.clone());
+            node.run(|stop| async move {
+                keeper.run(stop).await;
+                Ok(())
+            });
+        }
         let running = fleet.clone();
         node.run(|stop| running.run(commands, stop));
         for (model, settings) in models {
@@ -231,14 +241,20 @@ impl Node {
     }
 }
 
-/// The models to serve, and how they are to be split; mistakes that no peer could mend are told before anything starts.
-fn open_models(settings: &Settings) -> Result<Vec<(Arc<ServedModel>, ModelSettings)>> {
-    let open = |model: &ModelSettings| {
+/// The models to serve, and how they are to be split, and those that pool; mistakes that no peer could mend are told
+/// before anything starts.
+fn open_models(settings: &Settings) -> Result<Opened> {
+    let (mut generating, mut pooling) = (Vec::new(), Vec::new());
+    for model in &settings.models {
+        if let Some(model) = PoolingModel::open(model, &settings.stage)? {
+            pooling.push(Arc::new(model));
+            continue;
+        }
         let served = ServedModel::open(model, settings.stage.ctx)?;
         check_split(&served, &model.split).with_context(|| format!("cannot split `{}`", served.name))?;
-        Ok((Arc::new(served), model.clone()))
-    };
-    settings.models.iter().map(open).collect()
+        generating.push((Arc::new(served), model.clone()));
+    }
+    Ok((generating, pooling))
 }
 
 async fn bind_gateway(settings: &Settings, mesh: &Mesh) -> Result<Option<Gateway>> {

@@ -41,6 +41,9 @@ pub enum Command {
     /// Runs one stage of a model for the node that started this process. Not for people.
     #[command(name = crate::stages::STAGE_COMMAND, hide = true)]
     StageProcess,
+    /// Runs a model that pools for the node that started this process. Not for people.
+    #[command(name = crate::stages::POOLER_COMMAND, hide = true)]
+    PoolerProcess,
 }
 
 /// `up`.

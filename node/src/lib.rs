@@ -12,6 +12,7 @@ pub mod fleet;
 pub mod holdings;
 pub mod inspect;
 pub mod logs;
+pub mod pooling;
 pub mod script;
 pub mod serve;
 pub mod settings;

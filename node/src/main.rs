@@ -24,6 +24,10 @@ fn main() -> ExitCode {
         logs::init_stage_process();
         mesh_node::stages::run_stage_process();
     }
+    if matches!(command, Command::PoolerProcess) {
+        logs::init_stage_process();
+        mesh_engine::pooler::serve();
+    }
     if let Command::Template(ref command) = command {
         return match mesh_node::template::run(command) {
             Ok(()) => ExitCode::SUCCESS,
@@ -43,7 +47,9 @@ fn main() -> ExitCode {
         Err(error) => return fail(&format!("cannot start: {error}"), 1),
     };
     match command {
-        Command::StageProcess | Command::Template(_) | Command::Inspect(_) => ExitCode::FAILURE,
+        Command::StageProcess | Command::PoolerProcess | Command::Template(_) | Command::Inspect(_) => {
+            ExitCode::FAILURE
+        }
         Command::Up(up) => serve(&runtime, up.node, |_| Ok(Entry::Up)),
         Command::Join(join) => serve(&runtime, join.node, move |_| {
             read_token(join.token.as_deref(), join.token_file.as_ref()).map(Entry::Join)

@@ -17,9 +17,11 @@ use futures::{Stream, StreamExt as _};
 use mesh_proto::convert::fault_to_status;
 use mesh_proto::v1;
 use mesh_proto::v1::inference_server::Inference;
-use mesh_types::{ChatRequest, Fault};
+use mesh_types::{ChatRequest, Fault, ModelId};
 use tonic::{Request, Response, Status};
 use tracing::Instrument as _;
+
+use crate::pooling::PoolingModels;
 
 pub use answer::Answer;
 pub(crate) use model::DEFAULT_CONTEXT;
@@ -28,12 +30,25 @@ pub use model::{Availability, ServedModel, ServedModelError, ServedModels};
 /// Answers gateways.
 pub struct InferenceService {
     models: ServedModels,
+    pooling: PoolingModels,
 }
 
 impl InferenceService {
-    /// Serves `models`.
+    /// Serves `models`, which generate.
     pub fn new(models: ServedModels) -> Self {
-        Self { models }
+        Self { models, pooling: PoolingModels::default() }
+    }
+
+    /// The same, and `models` that pool.
+    #[must_use]
+    pub fn with_pooling(self, models: PoolingModels) -> Self {
+        Self { pooling: models, ..self }
+    }
+
+    /// That `model` generates, as far as is known.
+    fn check_generates(&self, model: &ModelId) -> Result<(), Status> {
+        let pools = self.pooling.get(model);
+        pools.map_or(Ok(()), |model| Err(fault_to_status(&model.generates_nothing())))
     }
 }
 
@@ -43,6 +58,7 @@ impl Inference for InferenceService {
 
     async fn generate(&self, request: Request<v1::GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
         let request = canonical(request.into_inner())?;
+        self.check_generates(&request.model)?;
         let span = tracing::info_span!("generate", request = %request.request, model = %request.model);
         let answer = start(&self.models, request).instrument(span).await;
         let answer = answer.map_err(|fault| fault_to_status(&fault))?;
@@ -52,6 +68,7 @@ impl Inference for InferenceService {
     async fn tokenize(&self, request: Request<v1::TokenizeRequest>) -> Result<Response<v1::TokenizeReply>, Status> {
         let v1::TokenizeRequest { prompt, pieces } = request.into_inner();
         let prompt = canonical(prompt.unwrap_or_default())?;
+        self.check_generates(&prompt.model)?;
         let reply = tokens::tokenize(&self.models, prompt, pieces).await;
         reply.map(Response::new).map_err(|fault| fault_to_status(&fault))
     }
@@ -60,9 +77,26 @@ impl Inference for InferenceService {
         &self,
         request: Request<v1::DetokenizeRequest>,
     ) -> Result<Response<v1::DetokenizeReply>, Status> {
-        let reply = tokens::detokenize(&self.models, request.into_inner());
+        let request = request.into_inner();
+        self.check_generates(&ModelId::new(request.model.clone()))?;
+        let reply = tokens::detokenize(&self.models, request);
         reply.map(Response::new).map_err(|fault| fault_to_status(&fault))
     }
+
+    async fn embed(&self, request: Request<v1::EmbedRequest>) -> Result<Response<v1::EmbedReply>, Status> {
+        let v1::EmbedRequest { model, inputs } = request.into_inner();
+        let name = ModelId::new(model);
+        let reply = match self.pooling.get(&name) {
+            Some(model) => model.embed(inputs).await,
+            None => Err(self.models.get(&name).map_or_else(|unknown| unknown, |model| does_not_pool(&model.name))),
+        };
+        reply.map(Response::new).map_err(|fault| fault_to_status(&fault))
+    }
+}
+
+fn does_not_pool(model: &ModelId) -> Fault {
+    let message = format!("The model `{model}` generates text and makes no embeddings.");
+    Fault::invalid(message).with_param("model").with_code("unsupported_parameter")
 }
 
 fn canonical(request: v1::GenerateRequest) -> Result<ChatRequest, Status> {

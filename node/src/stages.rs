@@ -18,3 +18,6 @@ pub use progress::reported;
 
 /// The hidden command that a stage's child process is started with.
 pub const STAGE_COMMAND: &str = "stage-process";
+
+/// The hidden command that the child process of a model that pools is started with.
+pub const POOLER_COMMAND: &str = "pooler-process";

@@ -26,6 +26,7 @@ mod serve;
 use serde::{Deserialize, Serialize};
 
 pub use parent::{ChildCommand, ChildStage};
+pub(crate) use parent::{describe, reap, start};
 pub use serve::{Loaded, serve};
 
 use crate::error::StageError;

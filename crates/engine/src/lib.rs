@@ -6,7 +6,7 @@
 //! (`mesh-transport`) is one as well. All of them pass the same kit ([`conformance`]).
 //!
 //! Owns: the traits, the frame types and their codec, the scripted, llama and child stages, sampling and what constrains
-//! it.
+//! it; vectors of texts ([`pooler`]).
 //! Does not own: scheduling (`mesh-pipeline`), sockets between machines (`mesh-transport`), unsafe code (`kernels-ffi`).
 //! Start with [`stage::Stage`], then [`frame::Frame`].
 #![forbid(unsafe_code)]
@@ -20,6 +20,7 @@ pub mod error;
 pub mod frame;
 pub mod generator;
 pub mod llama;
+pub mod pooler;
 pub mod run;
 pub mod sampling;
 pub mod scripted;

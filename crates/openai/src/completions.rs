@@ -25,7 +25,7 @@ pub(crate) fn parse(body: &[u8], context: &Context) -> Result<Parsed, Fault> {
     let request = Object::root(&map);
     let stream = request.flag("stream")?.unwrap_or(false);
     let echo = request.flag("echo")?.unwrap_or(false);
-    let prompts = prompts(request.get("prompt"))?;
+    let prompts = prompts(request.get("prompt"), "prompt")?;
     let n = settings::choices(&request, prompts.len())?;
     let base = ChatRequest {
         request: context.request.clone(),
@@ -41,6 +41,7 @@ pub(crate) fn parse(body: &[u8], context: &Context) -> Result<Parsed, Fault> {
         tool_choice: ToolChoice::None,
         parallel_tool_calls: true,
         response_format: ResponseFormat::Text,
+        grammar: settings::grammar(&request)?,
         conversation: settings::conversation(&request, "prompt_cache_key"),
         template_kwargs: Map::new(),
     };
@@ -61,19 +62,18 @@ fn wanted_logprobs(request: &Object<'_>, echo: bool) -> Result<Option<u8>, Fault
     }
 }
 
-/// A prompt is a text or an array of tokens; an array of such is several.
-fn prompts(value: Option<&Value>) -> Result<Vec<RawInput>, Fault> {
-    const PATH: &str = "prompt";
+/// The texts at `path`: each is a text or an array of tokens; an array of such is several.
+pub(crate) fn prompts(value: Option<&Value>, path: &str) -> Result<Vec<RawInput>, Fault> {
     let items = match value {
-        None => return Err(missing(PATH)),
-        Some(Value::Array(items)) if items.is_empty() => return Err(invalid(PATH, "`prompt` is empty.")),
+        None => return Err(missing(path)),
+        Some(Value::Array(items)) if items.is_empty() => return Err(invalid(path, format!("`{path}` is empty."))),
         Some(Value::Array(items)) => items,
-        Some(other) => return Ok(vec![prompt(other, PATH)?]),
+        Some(other) => return Ok(vec![prompt(other, path)?]),
     };
     if items.iter().all(Value::is_number) {
-        return Ok(vec![tokens(items, PATH)?]);
+        return Ok(vec![tokens(items, path)?]);
     }
-    items.iter().enumerate().map(|(index, item)| prompt(item, &format!("{PATH}[{index}]"))).collect()
+    items.iter().enumerate().map(|(index, item)| prompt(item, &format!("{path}[{index}]"))).collect()
 }
 
 fn prompt(value: &Value, path: &str) -> Result<RawInput, Fault> {
@@ -254,13 +254,14 @@ mod tests {
 
     #[test]
     fn an_answer_has_the_dialects_shape_whole_and_streamed() {
-        let usage = Usage { prompt_tokens: 1, completion_tokens: 2, cached_tokens: 0 };
+        let usage = Usage { prompt_tokens: 1, completion_tokens: 2, ..Usage::default() };
         let end = (FinishReason::Length, usage);
         let answer = Answer { parts: vec![Part::Text(" upon".into())], end: Some(end), ..Answer::default() };
         let mut reply = parsed(json!({})).unwrap().reply;
         let whole: Value = serde_json::from_slice(&reply.whole(&[answer])).unwrap();
         let usage_json = json!({
             "prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3, "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0},
         });
         let expected = json!({
             "id": "cmpl-1", "object": "text_completion", "created": 7, "model": "m",

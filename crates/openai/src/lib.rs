@@ -9,6 +9,7 @@
 
 mod completions;
 pub mod docs;
+pub mod embeddings;
 pub mod error;
 mod event;
 pub mod fields;

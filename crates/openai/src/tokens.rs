@@ -1,14 +1,14 @@
-//! `/tokenize` and `/detokenize` as llama.cpp's server and vLLM have them, and `/v1/embeddings`.
+//! `/tokenize` and `/detokenize` as llama.cpp's server and vLLM have them.
 
 use mesh_types::chat::{RawInput, RawPrompt, SamplingOverrides};
 use mesh_types::{ChatRequest, Fault, ModelId, ResponseFormat, ToolChoice};
 use serde_json::{Map, Value, json};
 
 use crate::completions;
-use crate::fields::{DETOKENIZE, EMBEDDINGS, TOKENIZE};
-use crate::json::{self, Object, UNSUPPORTED, invalid};
+use crate::fields::{DETOKENIZE, TOKENIZE};
+use crate::json::{self, Object};
 use crate::reply::Context;
-use crate::{request, settings};
+use crate::request;
 
 /// A request for the tokens of a text or a conversation.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,6 +85,7 @@ fn raw(context: &Context, model: ModelId, input: RawInput) -> ChatRequest {
         tool_choice: ToolChoice::None,
         parallel_tool_calls: true,
         response_format: ResponseFormat::Text,
+        grammar: None,
         conversation: None,
         template_kwargs: Map::new(),
     }
@@ -127,24 +128,6 @@ impl Detokenize {
     }
 }
 
-/// Reads the body of `POST /v1/embeddings`: the model it is for.
-///
-/// # Errors
-/// An invalid request.
-pub fn embeddings(body: &[u8]) -> Result<ModelId, Fault> {
-    let map = json::body(body)?;
-    EMBEDDINGS.sort(&map, "", &mut Vec::new())?;
-    let request = Object::root(&map);
-    request.get("input").ok_or_else(|| request.missing("input"))?;
-    settings::model(&request)
-}
-
-/// The refusal of embeddings from a model that generates text.
-pub fn does_not_pool(model: &ModelId) -> Fault {
-    let message = format!("The model `{model}` generates text: it does not pool, and gives no embeddings.");
-    invalid("model", message).with_code(UNSUPPORTED)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,9 +167,6 @@ mod tests {
         let wrong = |body: Value| Detokenize::parse(body.to_string().as_bytes()).unwrap_err().param.unwrap();
         assert_eq!(wrong(json!({})), "tokens");
         assert_eq!(wrong(json!({"tokens": [1, "a"]})), "tokens[1]");
-        let wrong = |body: Value| embeddings(body.to_string().as_bytes()).unwrap_err().param.unwrap();
-        assert_eq!(wrong(json!({"model": "m"})), "input");
-        assert_eq!(wrong(json!({"input": "a"})), "model");
     }
 
     #[test]

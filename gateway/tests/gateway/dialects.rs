@@ -200,10 +200,32 @@ async fn tokens_are_counted_cut_and_put_together() {
     let text = ask(&served, "/detokenize", &json!({"model": "m", "tokens": [104, 233]})).await.json();
     assert_eq!(text["content"], "hé");
     assert_eq!(ask(&served, "/detokenize", &json!({"tokens": [-1]})).await.error(), (400, Some("tokens".into()), None));
-    let answer = ask(&served, "/v1/embeddings", &json!({"model": "m", "input": "x"})).await;
-    assert_eq!(answer.error(), (400, Some("model".into()), Some("unsupported_parameter".into())));
-    let answer = ask(&served, "/v1/embeddings", &json!({"model": "x", "input": "x"})).await;
-    assert_eq!(answer.error().0, 404);
+}
+
+#[tokio::test]
+async fn texts_become_vectors() {
+    let mesh = Mesh::new(vec![("alpha", 0, whole_answer())]);
+    let served = serve(&mesh, config()).await;
+    let asked = |extra: serde_json::Value| {
+        let mut body = json!({"model": "m", "input": ["x", [1, 2]], "user": "u"});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        body
+    };
+    let answer = ask(&served, "/v1/embeddings", &asked(json!({}))).await;
+    assert_eq!(answer.header("x-mesh-ignored"), "user");
+    let answer = answer.json();
+    assert_eq!(answer["data"][1], json!({"object": "embedding", "index": 1, "embedding": [1.0, 0.0]}));
+    assert_eq!(answer["usage"], json!({"prompt_tokens": 7, "total_tokens": 7}));
+    let short = ask(&served, "/v1/embeddings", &asked(json!({"dimensions": 1, "encoding_format": "base64"}))).await;
+    assert_eq!(short.json()["data"][0]["embedding"], "AACAPw==");
+    let error = async |extra| ask(&served, "/v1/embeddings", &asked(extra)).await.error();
+    assert_eq!(error(json!({"dimensions": 3})).await, (400, Some("dimensions".into()), None));
+    assert_eq!(error(json!({"model": "x"})).await.0, 404);
+    let generates = mesh_types::Fault::invalid("no").with_param("model").with_code("unsupported_parameter");
+    mesh.node("alpha").set(crate::fake::Script::Refuse(generates));
+    assert_eq!(error(json!({})).await, (400, Some("model".into()), Some("unsupported_parameter".into())));
+    mesh.node("alpha").set(crate::fake::Script::Deaf);
+    assert_eq!(error(json!({})).await.0, 502);
 }
 
 #[tokio::test]

@@ -62,7 +62,8 @@ pub(crate) enum Step {
 }
 
 /// The usage that every scripted answer ends with.
-pub(crate) const USAGE: Usage = Usage { prompt_tokens: 11, completion_tokens: 3, cached_tokens: 2 };
+pub(crate) const USAGE: Usage =
+    Usage { prompt_tokens: 11, completion_tokens: 3, cached_tokens: 2, reasoning_tokens: 1 };
 
 pub(crate) fn whole_answer() -> Script {
     Script::Steps(vec![
@@ -259,6 +260,28 @@ impl Inference for Service {
             pieces: if pieces { text.chars().map(bytes).collect() } else { Vec::new() },
             context: 2048,
         }))
+    }
+
+    /// A text's vector is its length and one, that of tokens their number and zero.
+    async fn embed(&self, request: Request<v1::EmbedRequest>) -> Result<Response<v1::EmbedReply>, Status> {
+        let v1::EmbedRequest { inputs, .. } = request.into_inner();
+        if let Script::Refuse(fault) = &*self.0.script.lock().unwrap() {
+            return Err(fault_to_status(fault));
+        }
+        let vector = |input: &v1::EmbedInput| {
+            let values = match &input.input {
+                Some(v1::embed_input::Input::Text(raw)) => vec![raw.text.len() as f32, 1.0],
+                Some(v1::embed_input::Input::Tokens(raw)) => vec![raw.tokens.len() as f32, 0.0],
+                None => Vec::new(),
+            };
+            v1::Vector { values }
+        };
+        let mut vectors: Vec<_> = inputs.iter().map(vector).collect();
+        if matches!(&*self.0.script.lock().unwrap(), Script::Deaf) {
+            // A node that breaks the protocol.
+            vectors.pop();
+        }
+        Ok(Response::new(v1::EmbedReply { vectors, prompt_tokens: 7 }))
     }
 
     async fn detokenize(

@@ -146,7 +146,8 @@ impl Drop for ChildStage {
     }
 }
 
-fn start(command: ChildCommand) -> std::io::Result<(Child, UnixStream)> {
+/// The process, and its socket.
+pub(crate) fn start(command: ChildCommand) -> std::io::Result<(Child, UnixStream)> {
     let (ours, theirs) = StdUnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let child = Command::new(command.program)
@@ -198,7 +199,7 @@ async fn supervise(mut it: Supervised) {
 }
 
 /// The end of a process whose socket is closed.
-async fn reap(child: &mut Child) -> String {
+pub(crate) async fn reap(child: &mut Child) -> String {
     match tokio::time::timeout(EXIT_GRACE, child.wait()).await {
         Ok(status) => describe(status),
         Err(_) => {
@@ -208,7 +209,8 @@ async fn reap(child: &mut Child) -> String {
     }
 }
 
-fn describe(status: std::io::Result<ExitStatus>) -> String {
+/// How a process ended, for people.
+pub(crate) fn describe(status: std::io::Result<ExitStatus>) -> String {
     const NAMES: [(i32, &str); 8] = [
         (4, "SIGILL"),
         (5, "SIGTRAP"),

@@ -312,6 +312,10 @@ impl Inference for Echo {
         Err(Status::unimplemented("not here"))
     }
 
+    async fn embed(&self, _: Request<v1::EmbedRequest>) -> Result<Response<v1::EmbedReply>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
     async fn detokenize(&self, call: Request<v1::DetokenizeRequest>) -> Result<Response<v1::DetokenizeReply>, Status> {
         let caller = call.extensions().get::<Caller>().ok_or(Status::internal("nobody calls"))?;
         Ok(Response::new(v1::DetokenizeReply { text: caller.0.to_string() }))
