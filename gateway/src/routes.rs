@@ -119,6 +119,11 @@ impl Shared {
         {
             return Err(ApiError::foreign_origin(&origin).into());
         }
+        if self.api_key.is_none()
+            && let Some(host) = cors::foreign_host(&request)
+        {
+            return Err(ApiError::foreign_host(&host).into());
+        }
         if resource.as_ref().is_none_or(Resource::needs_key)
             && let Some(refusal) = self.refusal(request.headers())
         {
@@ -153,7 +158,7 @@ impl Shared {
             Resource::Ready => Ok(health::ready(&view)),
             Resource::Metrics => Ok(self.metrics.page(&view)),
             Resource::OpenApi => {
-                let document = mesh_openai::openapi::document(env!("CARGO_PKG_VERSION"));
+                let document = mesh_openai::openapi::document(env!("CARGO_PKG_VERSION"), self.api_key.is_some());
                 Ok(body::json(StatusCode::OK, document.to_string().into_bytes()))
             }
             Resource::Models => Ok(models::list(&view, self.started)),
@@ -181,7 +186,7 @@ impl Shared {
             Resource::CountTokens => tokens::count(self, &body, id).await,
             Resource::Tokenize => tokens::tokenize(self, &body, id).await,
             Resource::Detokenize => tokens::detokenize(self, &body).await,
-            _ => Err(tokens::embed(self, &body)),
+            _ => tokens::embed(self, &body).await,
         };
         ticket.outcome = if answered.is_ok() { Outcome::Finished } else { Outcome::Failed };
         answered

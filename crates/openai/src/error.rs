@@ -91,13 +91,14 @@ pub const CODES: &[Code] = &[
     code("invalid_function_parameters", &[400], "A function's schema that is called strict is none in the dialect's sense; `param` names it."),
     code("invalid_api_key", &[401], "The gateway has a key, and the request has none or another."),
     code("origin_not_allowed", &[403], "A page of another site (`Origin`) asks a gateway that has no key: give it one."),
+    code("host_not_allowed", &[403], "A gateway that has no key is asked under a name of the internet (`Host`), as a page does that had its own name point here: give it one."),
     code("model_not_found", &[404], "No node of the mesh serves the model; the message says which are served."),
     code("unknown_url", &[404], "Nothing is served at that path."),
     code("method_not_allowed", &[405], "The path is served, with the methods in `Allow`."),
     code("request_timeout", &[408], "The request's body did not arrive in time."),
     code("model_conflict", &[503], "Nodes serve different files under that name; nobody can say which is meant."),
     code("request_too_large", &[413], "The request's body, or what it unpacks to, is over the limit."),
-    code("unsupported_encoding", &[415], "The body is packed in a way that is not served; `gzip` and `deflate` are."),
+    code("unsupported_encoding", &[415], "The body is packed in a way that is not served; `gzip`, `deflate`, `br` and `zstd` are."),
     code("overloaded", &[429], "As many requests as may wait are waiting, here or at the node: try again after `Retry-After` seconds."),
     code("internal_error", &[500], "A fault of the product or of a model's computation."),
     code("bad_gateway", &[502], "A node broke the protocol between nodes."),
@@ -149,9 +150,18 @@ impl ApiError {
         Self::invalid(403, message, "origin_not_allowed")
     }
 
+    /// A name of the internet for a gateway that has no key: 403.
+    pub fn foreign_host(host: &str) -> Self {
+        let message = format!(
+            "This gateway has no API key, and answers under an address or a local name alone, not as `{host}`."
+        );
+        Self::invalid(403, message, "host_not_allowed")
+    }
+
     /// A body in an encoding that is not served: 415.
     pub fn unsupported_encoding(encoding: &str) -> Self {
-        let message = format!("The content encoding `{encoding}` is not supported: use gzip, deflate or none.");
+        let message =
+            format!("The content encoding `{encoding}` is not supported: use gzip, deflate, br, zstd or none.");
         Self::invalid(415, message, "unsupported_encoding")
     }
 

@@ -182,7 +182,12 @@ async fn bodies_may_come_packed() {
     let body = chat(json!({})).to_string();
     assert_eq!(served.ask(packed("gzip", pack(&body))).await.status(), 200);
     assert_eq!(served.ask(packed("identity", body.clone().into())).await.status(), 200);
-    let refused = served.ask(packed("br", body.clone().into())).await;
+    let mut zstd = Vec::new();
+    let level = ruzstd::encoding::CompressionLevel::Fastest;
+    ruzstd::encoding::compress(body.as_bytes(), &mut zstd, level);
+    assert_eq!(served.ask(packed("ZSTD", zstd)).await.status(), 200);
+    assert_eq!(served.ask(packed("br", body.clone().into())).await.error().0, 400);
+    let refused = served.ask(packed("compress", body.clone().into())).await;
     assert_eq!(refused.error(), (415, None, Some("unsupported_encoding".into())));
     assert_eq!(served.ask(packed("gzip", body.into())).await.error().0, 400);
     // A few kilobytes that unpack to more than a body may have.
@@ -212,8 +217,17 @@ async fn without_a_key_only_pages_of_this_machine_may_ask() {
     let open = serve(&mesh(), config()).await;
     assert_eq!(open.ask(from("http://localhost:5173")).await.status(), 200);
     assert_eq!(open.ask(from("https://app.example")).await.error(), (403, None, Some("origin_not_allowed".into())));
+    // A page may have its own name point here: the browser then sends it as the host, and no origin with GET.
+    let named = |host: &str| {
+        let mut request = get("/v1/models");
+        request.headers_mut().insert("host", host.parse().unwrap());
+        request
+    };
+    assert_eq!(open.ask(named("127.0.0.1:9337")).await.status(), 200);
+    assert_eq!(open.ask(named("app.example:9337")).await.error(), (403, None, Some("host_not_allowed".into())));
     let keyed = serve(&mesh(), config().with_api_key(Some("k".into()))).await;
     assert_eq!(keyed.ask(from("https://app.example")).await.status(), 401);
+    assert_eq!(keyed.ask(named("app.example")).await.status(), 401);
 }
 
 #[tokio::test]
