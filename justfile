@@ -60,6 +60,10 @@ doc:
 clients *ARGS: models
     scripts/clients {{ ARGS }}
 
+[doc("Hold a gateway to its own /openapi.json by Schemathesis, in an environment of its own (see scripts/schemathesis).")]
+schemathesis *ARGS: models
+    scripts/schemathesis {{ ARGS }}
+
 [doc("Write the pages that are made from the code: docs/parameters.md and docs/errors.md.")]
 docs:
     MESH_WRITE_DOCS=1 cargo test --locked --quiet -p mesh-openai --test docs

@@ -1,9 +1,14 @@
 //! `/openapi.json`: what the gateway serves, for tools that read it. Request bodies are made from the tables that
 //! decide about their fields.
 
+mod answers;
+mod examples;
+
 use serde_json::{Map, Value, json};
 
 use crate::fields::{Handling, TABLES};
+
+use answers::json_of;
 
 /// What answers at a path.
 struct Operation {
@@ -27,90 +32,48 @@ const fn post(path: &'static str, summary: &'static str, answer: fn() -> Value) 
 
 #[rustfmt::skip]
 const OPERATIONS: &[Operation] = &[
-    post("/v1/chat/completions", "Answer a conversation", || streamed("chat.completion")),
-    post("/v1/completions", "Go on with a text", || streamed("text_completion")),
-    post("/v1/responses", "Answer a conversation, in the shapes of the Responses API", || streamed("response")),
-    post("/v1/messages", "Answer a conversation, in Anthropic's shapes", streamed_message),
-    post("/v1/messages/count_tokens", "Count the tokens of a conversation", || json_of(json!({
-        "type": "object", "required": ["input_tokens"], "properties": {"input_tokens": {"type": "integer"}},
-    }))),
-    post("/v1/embeddings", "Refused: no model that is served pools", any_object),
-    post("/tokenize", "Cut a text or a conversation into tokens", || json_of(json!({
-        "type": "object", "required": ["tokens", "count", "max_model_len"],
-        "properties": {"tokens": {"type": "array"}, "count": {"type": "integer"}, "max_model_len": {"type": "integer"}},
-    }))),
-    post("/detokenize", "The text of tokens", || json_of(json!({
-        "type": "object", "required": ["content"], "properties": {"content": {"type": "string"}},
-    }))),
-    get("/v1/models", "The models that answer now", models, &[]),
-    get("/v1/models/{model}", "One model: its context, how it calls tools, where it runs", one_model, &[404, 503]),
-    get("/health", "Whether every model has computed something through all its stages lately", any_object, &[503]),
-    get("/ready", "Whether a model answers now", any_object, &[503]),
-    get("/metrics", "Counters, for Prometheus", counters, &[]),
-    get("/openapi.json", "This", any_object, &[]),
+    post("/v1/chat/completions", "Answer a conversation", answers::chat),
+    post("/v1/completions", "Go on with a text", answers::completion),
+    post("/v1/responses", "Answer a conversation, in the shapes of the Responses API", answers::response),
+    post("/v1/messages", "Answer a conversation, in Anthropic's shapes", answers::message),
+    post("/v1/messages/count_tokens", "Count the tokens of a conversation", answers::count_of_tokens),
+    post("/v1/embeddings", "Vectors of texts, of a model that pools", answers::embeddings),
+    post("/tokenize", "Cut a text or a conversation into tokens", answers::tokens),
+    post("/detokenize", "The text of tokens", answers::text),
+    get("/v1/models", "The models that answer now", answers::models, &[]),
+    get("/v1/models/{model}", "One model: its context, how it calls tools, where it runs", answers::model, &[404, 503]),
+    get("/health", "Whether every model has computed something through all its stages lately", answers::health, &[503]),
+    get("/ready", "Whether a model answers now", answers::ready, &[503]),
+    get("/metrics", "Counters, for Prometheus", answers::counters, &[]),
+    get("/openapi.json", "This", || json_of(json!({"type": "object", "required": ["openapi", "paths"]})), &[]),
 ];
 
-fn models() -> Value {
-    let data = json!({"type": "array", "items": {"$ref": "#/components/schemas/Model"}});
-    json_of(json!({
-        "type": "object", "required": ["object", "data"], "properties": {"object": {"const": "list"}, "data": data},
-    }))
-}
+/// Paths that need no key.
+const OPEN: [&str; 2] = ["/health", "/ready"];
 
-fn one_model() -> Value {
-    json_of(json!({"$ref": "#/components/schemas/Model"}))
-}
-
-fn any_object() -> Value {
-    json_of(json!({"type": "object"}))
-}
-
-fn counters() -> Value {
-    json!({"application/openmetrics-text": {"schema": {"type": "string"}}})
-}
-
-fn json_of(schema: Value) -> Value {
-    json!({"application/json": {"schema": schema}})
-}
-
-fn streamed(object: &str) -> Value {
-    let schema = json!({
-        "type": "object", "required": ["id", "object", "model"],
-        "properties": {"id": {"type": "string"}, "object": {"const": object}, "model": {"type": "string"}},
-    });
-    json!({"application/json": {"schema": schema}, "text/event-stream": {"schema": {"type": "string"}}})
-}
-
-fn streamed_message() -> Value {
-    let schema = json!({
-        "type": "object", "required": ["id", "type", "role", "content", "model", "stop_reason", "usage"],
-        "properties": {"id": {"type": "string"}, "type": {"const": "message"}, "role": {"const": "assistant"}},
-    });
-    json!({"application/json": {"schema": schema}, "text/event-stream": {"schema": {"type": "string"}}})
-}
-
-/// The document; `version` is the product's.
-pub fn document(version: &str) -> Value {
+/// The document; `version` is the product's, and `keyed` says whether the gateway has a key.
+pub fn document(version: &str, keyed: bool) -> Value {
     let mut paths = Map::new();
     for operation in OPERATIONS {
         let mut item = json!({operation.method: describe(operation)});
         if operation.path.contains("{model}") {
-            item["parameters"] =
-                json!([{"name": "model", "in": "path", "required": true, "schema": {"type": "string"}}]);
+            let name = json!({"type": "string", "minLength": 1});
+            let model = json!({"name": "model", "in": "path", "required": true, "schema": name, "example": "smollm2"});
+            item["parameters"] = json!([model]);
         }
         paths.insert(operation.path.to_owned(), item);
     }
     json!({
         "openapi": "3.1.0",
         "info": {"title": "mesh-node gateway", "version": version, "license": {"name": "Apache-2.0"}},
-        "security": [{}, {"bearer": []}, {"key": []}],
+        "security": if keyed { json!([{"bearer": []}, {"key": []}]) } else { json!([]) },
         "paths": paths,
         "components": {
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
             },
-            "schemas": {"Error": error(), "AnthropicError": anthropic_error(), "Model": model()},
+            "schemas": {"Error": error(), "AnthropicError": anthropic_error(), "Model": answers::model_entry()},
         },
     })
 }
@@ -120,18 +83,29 @@ fn describe(operation: &Operation) -> Value {
     responses.insert("200".to_owned(), json!({"description": operation.summary, "content": (operation.answer)()}));
     let schema = match operation.path.starts_with("/v1/messages") {
         true => json!({"$ref": "#/components/schemas/AnthropicError"}),
-        false if ["/health", "/ready"].contains(&operation.path) => json!({"type": "object"}),
         false => json!({"$ref": "#/components/schemas/Error"}),
     };
-    for status in operation.errors.iter().chain(&[401, 403]) {
-        let error =
-            json!({"description": "An error: see docs/errors.md", "content": {"application/json": {"schema": schema}}});
+    for status in operation.errors.iter().chain(&[401, 403, 405]) {
+        let is_report = *status == 503 && OPEN.contains(&operation.path);
+        let content = if is_report { (operation.answer)() } else { json_of(schema.clone()) };
+        let mut error = json!({"description": "An error: see docs/errors.md", "content": content});
+        if let Some(name) = match status {
+            429 | 503 if operation.method == "post" => Some("Retry-After"),
+            405 => Some("Allow"),
+            401 => Some("WWW-Authenticate"),
+            _ => None,
+        } {
+            error["headers"] = json!({name: {"required": true, "schema": {"type": "string"}}});
+        }
         responses.insert(status.to_string(), error);
     }
     let mut described = json!({"summary": operation.summary, "responses": responses});
+    if OPEN.contains(&operation.path) {
+        described["security"] = json!([]);
+    }
     if operation.method == "post" {
-        let body = json!({"required": true, "content": {"application/json": {"schema": body(operation.path)}}});
-        described["requestBody"] = body;
+        let content = json!({"schema": body(operation.path), "examples": examples::of(operation.path)});
+        described["requestBody"] = json!({"required": true, "content": {"application/json": content}});
     }
     described
 }
@@ -174,23 +148,14 @@ fn anthropic_error() -> Value {
     })
 }
 
-fn model() -> Value {
-    json!({
-        "type": "object", "required": ["id", "object", "created", "owned_by"],
-        "properties": {
-            "id": {"type": "string"}, "object": {"const": "model"}, "created": {"type": "integer"},
-            "owned_by": {"type": "string"}, "max_model_len": {"type": "integer"}, "x-mesh": {"type": "object"},
-        },
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn every_request_has_a_schema_from_its_table() {
-        let document = document("0");
+        let document = document("0", true);
+        assert_eq!(document["paths"]["/health"]["get"]["security"], json!([]));
         for operation in OPERATIONS.iter().filter(|operation| operation.method == "post") {
             let described = &document["paths"][operation.path]["post"];
             let schema = &described["requestBody"]["content"]["application/json"]["schema"];
