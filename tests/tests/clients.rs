@@ -6,6 +6,23 @@ use std::process::Command;
 use mesh_tests::models::smollm2;
 use mesh_tests::process::{binary, run};
 
+/// The packages that `scripts/clients` installs, with their versions, stand in the page that says they were tried.
+#[test]
+fn what_is_said_to_be_tried_is() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let script = std::fs::read_to_string(root.join("scripts/clients")).unwrap();
+    let page = std::fs::read_to_string(root.join("docs/agents.md")).unwrap();
+    let rows: Vec<&str> = script.lines().filter_map(|line| line.trim().strip_prefix("Client(\"")).collect();
+    assert_eq!(rows.len(), 13);
+    for row in rows {
+        // A name, a kind, and the packages. Zod is a helper of one of them.
+        let packages = row.split('"').skip(4).step_by(2).filter(|package| !package.starts_with("zod"));
+        for package in packages {
+            assert!(page.contains(&format!("`{package}`")), "{package} is not in docs/agents.md");
+        }
+    }
+}
+
 #[test]
 fn a_client_that_cannot_be_installed_is_not_run_and_fails_where_it_is_required() {
     let folder = tempfile::tempdir().unwrap();
