@@ -26,9 +26,10 @@ pub struct Limits {
     pub body: Duration,
     /// How long a client may take to send a request's head, and how long an idle connection is kept. 75 s.
     pub head: Duration,
-    /// Requests being answered at the same time; more are refused with 429. 256.
+    /// Requests being answered at the same time; more are refused with 429. 1024, of which a quiet stream takes some
+    /// tens of kilobytes.
     pub requests: usize,
-    /// Connections at the same time; more wait to be accepted. 1024.
+    /// Connections at the same time; more wait to be accepted. 2048.
     pub connections: usize,
     /// How long a node may take to accept or refuse a request, its waiting queue included. 10 min.
     pub first_event: Duration,
@@ -46,8 +47,8 @@ impl Default for Limits {
             body_bytes: 32 << 20,
             body: Duration::from_secs(60),
             head: Duration::from_secs(75),
-            requests: 256,
-            connections: 1024,
+            requests: 1024,
+            connections: 2048,
             first_event: Duration::from_secs(600),
             next_event: Duration::from_secs(600),
             keep_alive: Duration::from_secs(15),

@@ -17,6 +17,23 @@ decide it (`just docs` writes it).
 
 Null is the same as absent everywhere. A field that is not listed has no effect, and is named in `x-mesh-ignored`. A
 value of a wrong type or out of range is refused with its path in `param`.
+
+## The same text again
+
+A `seed` fixes the draws: the same seed draws the same tokens from the same logits, on one machine and over several. The
+logits of llama.cpp's kernels are the same again as long as they add up in the same order, which depends on what is computed
+together with a token, and with fused attention on several threads also on what else is in the KV cache. `just bench seeds`
+measures it. SmolLM2-135M (Q4_1) on a processor, 8 seeds at temperature 1, 32 tokens each, prompts partly cached:
+
+| | the same text again, alone | beside seven other requests |
+| --- | --- | --- |
+| one thread | 8 of 8 | 0 of 8 |
+| two stages of one thread each | 8 of 8 | 1 of 8 |
+| two threads, `--flash-attn off` | 8 of 8 | 0 of 8 |
+| two threads | 1 of 8 | 2 of 8 |
+
+So a seed repeats its text where nothing else runs, with `--flash-attn off` if stages have several threads. Under load it
+does not: llama.cpp's kernels are not batch-invariant there. At temperature 0, only what is nearly a tie can turn.
 ";
 
 /// `docs/parameters.md`.

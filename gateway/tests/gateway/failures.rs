@@ -32,7 +32,8 @@ async fn a_bad_request_is_a_400_before_any_node_hears_of_it() {
         (json!({"tools": "x"}), "tools", None),
         (json!({"tool_choice": "auto"}), "tool_choice", None),
         (json!({"functions": [{"name": "f"}]}), "functions", Some("unsupported_parameter")),
-        (json!({"grammar": "root ::= x"}), "grammar", Some("unsupported_parameter")),
+        (json!({"guided_regex": "x"}), "guided_regex", Some("unsupported_parameter")),
+        (json!({"grammar": 3}), "grammar", None),
     ] {
         let answer = served.chat(&chat(extra)).await;
         assert_eq!(answer.error(), (400, owned(Some(param)), owned(code)));
