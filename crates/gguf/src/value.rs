@@ -220,6 +220,12 @@ impl Array {
         Self { element: ValueType::U32, len: bytes.len() / 4, bytes }
     }
 
+    /// An array of integers.
+    pub fn of_i32s(values: impl IntoIterator<Item = i32>) -> Self {
+        let bytes: Vec<u8> = values.into_iter().flat_map(i32::to_le_bytes).collect();
+        Self { element: ValueType::I32, len: bytes.len() / 4, bytes }
+    }
+
     /// An array of floats.
     pub fn of_f32s(values: impl IntoIterator<Item = f32>) -> Self {
         let bytes: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
