@@ -33,7 +33,8 @@ WORDS = (
 
 
 class Told(typing.NamedTuple):
-    """One answer: seconds from the request to its first and last token, its token counts, and its text."""
+    """One answer: seconds from the request to its first and last token, its token counts, its text, and how many drafts
+    came true or did not."""
 
     first: float
     last: float
@@ -41,6 +42,8 @@ class Told(typing.NamedTuple):
     tokens: int
     cached_tokens: int
     text: str
+    accepted: int = 0
+    rejected: int = 0
 
     @property
     def speed(self):
@@ -192,7 +195,9 @@ def ask(url, messages, tokens, **more):
             pieces.append(piece)
     connection.close()
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    return Told(first, last, usage["prompt_tokens"], usage["completion_tokens"], cached, "".join(pieces))
+    ahead = usage.get("completion_tokens_details") or {}
+    return Told(first, last, usage["prompt_tokens"], usage["completion_tokens"], cached, "".join(pieces),
+                ahead.get("accepted_prediction_tokens", 0), ahead.get("rejected_prediction_tokens", 0))
 
 
 def question(words=40):

@@ -122,6 +122,10 @@ pub struct NodeArgs {
     /// Flash attention: auto, on or off [default: auto].
     #[arg(long, value_name = "auto|on|off")]
     pub flash_attn: Option<String>,
+    /// Whether likely tokens are computed ahead: auto (where that saves time) or off. The answers are the same
+    /// [default: auto].
+    #[arg(long, value_name = "auto|off")]
+    pub speculate: Option<String>,
     /// Layers to put on the GPU: a number, or `all` [default: all].
     #[arg(long, value_name = "N|all")]
     pub gpu_layers: Option<String>,

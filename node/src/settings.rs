@@ -115,6 +115,8 @@ pub struct StageSettings {
     pub ctx: Option<u32>,
     /// Sequences at the same time.
     pub parallel: u32,
+    /// Whether likely tokens are computed ahead.
+    pub speculate: bool,
     /// Threads, KV type, devices.
     pub compute: Compute,
 }
@@ -140,6 +142,7 @@ struct ConfigFile {
     threads: Option<u32>,
     kv_type: Option<String>,
     flash_attn: Option<String>,
+    speculate: Option<String>,
     gpu_layers: Option<toml::Value>,
     device: Option<String>,
     chat_template: Option<PathBuf>,
@@ -321,6 +324,11 @@ fn stage(args: &NodeArgs, file: &ConfigFile) -> Result<StageSettings, SettingsEr
         Some("off") => FlashAttention::Off,
         Some(other) => return Err(SettingsError(format!("--flash-attn takes auto, on or off, not `{other}`"))),
     };
+    let speculate = match args.speculate.as_deref().or(file.speculate.as_deref()) {
+        None | Some("auto") => true,
+        Some("off") => false,
+        Some(other) => return Err(SettingsError(format!("--speculate takes auto or off, not `{other}`"))),
+    };
     let kv_type = match args.kv_type.as_deref().or(file.kv_type.as_deref()) {
         None => KvType::default(),
         Some(text) => text.parse().map_err(|e| SettingsError(format!("--kv-type: {e}")))?,
@@ -338,6 +346,7 @@ fn stage(args: &NodeArgs, file: &ConfigFile) -> Result<StageSettings, SettingsEr
     Ok(StageSettings {
         ctx: positive("ctx", args.ctx.or(file.ctx))?,
         parallel,
+        speculate,
         compute: Compute {
             kv_type,
             flash_attention,

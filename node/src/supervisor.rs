@@ -197,7 +197,9 @@ impl Supervisor {
     /// Starts the pipeline over `placement`, and sends a token through it.
     async fn start(&self, placement: Placement) -> Result<Serving, (Placement, StageError)> {
         let parallel = Some(self.parts.settings.parallel);
-        let config = mesh_pipeline::Config { parallel, ..mesh_pipeline::Config::for_stages(placement.stages.len()) };
+        let speculate = self.parts.settings.speculate;
+        let config = mesh_pipeline::Config::for_stages(placement.stages.len());
+        let config = mesh_pipeline::Config { parallel, speculate, ..config };
         let pipeline = match Pipeline::start(Arc::clone(&placement.chain), config).await {
             Ok(pipeline) => Arc::new(pipeline),
             Err(error) => return Err((placement, error)),

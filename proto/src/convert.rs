@@ -89,6 +89,8 @@ pub fn finished(reason: FinishReason, usage: Usage) -> v1::Finished {
         completion_tokens: usage.completion_tokens,
         cached_tokens: usage.cached_tokens,
         reasoning_tokens: usage.reasoning_tokens,
+        accepted_tokens: usage.accepted_tokens,
+        rejected_tokens: usage.rejected_tokens,
         stop: None,
     }
 }
@@ -108,6 +110,8 @@ impl TryFrom<v1::Finished> for (FinishReason, Usage) {
             completion_tokens: finished.completion_tokens,
             cached_tokens: finished.cached_tokens,
             reasoning_tokens: finished.reasoning_tokens,
+            accepted_tokens: finished.accepted_tokens,
+            rejected_tokens: finished.rejected_tokens,
         };
         Ok((reason, usage))
     }

@@ -23,6 +23,7 @@ fn spec() -> StageSpec {
         n_batch: 512,
         n_cells: 8192,
         cuts_back: true,
+        rolls_back: true,
     }
 }
 

@@ -56,6 +56,7 @@ pub fn merge<'a>(specs: impl IntoIterator<Item = &'a StageSpec>) -> Result<Stage
         all.n_batch = all.n_batch.min(next.n_batch);
         all.n_cells = all.n_cells.min(next.n_cells);
         all.cuts_back &= next.cuts_back;
+        all.rolls_back &= next.rolls_back;
     }
     Ok(all)
 }

@@ -16,6 +16,9 @@ pub struct SeqId(pub u32);
 /// How many checkpoints a stage keeps of a slot.
 pub const CHECKPOINTS: usize = 2;
 
+/// Most drafts in one micro-batch. The last stage has room for their logits, besides one row a slot.
+pub const MAX_DRAFTS: u32 = 32;
+
 /// Counts the micro-batches of one link, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StepId(pub u64);
@@ -40,6 +43,9 @@ pub enum Want {
     Nothing,
     /// A token drawn after the segment's last row.
     Token,
+    /// The tokens of the segment behind its first are drafts. A token is drawn after each row, up to the first that is
+    /// not what the next draft says: an output for each, in order. The slot holds all of the segment afterwards.
+    Verified,
     /// The raw logits of every row (f32, `n_vocab` each). Costs bandwidth: for tests and tools.
     Logits,
 }
@@ -176,7 +182,8 @@ pub enum DrawFailure {
     Internal(String),
 }
 
-/// What came of one micro-batch: one output per segment whose `want` is not `Nothing`, in segment order.
+/// What came of one micro-batch: one output per segment whose `want` is not `Nothing` (of [`Want::Verified`] one or
+/// more, with consecutive positions), in segment order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepResult {
     /// Which micro-batch.
@@ -207,6 +214,12 @@ impl Output {
 }
 
 impl MicroBatch {
+    /// Tokens that are drafts.
+    pub fn drafts(&self) -> u32 {
+        let verified = self.segments.iter().filter(|segment| segment.want == Want::Verified);
+        verified.fold(0, |drafts, segment| drafts.saturating_add(segment.len - 1))
+    }
+
     /// Checks all that a stage relies on: sizes against `spec`, slots, positions within the context, and rows present
     /// exactly where the stage is not the first.
     ///
@@ -234,6 +247,9 @@ impl MicroBatch {
         if sum != self.tokens.len() as u64 {
             return bad(format!("segments of {sum} tokens over {} tokens", self.tokens.len()));
         }
+        if self.drafts() > MAX_DRAFTS {
+            return bad(format!("{} drafts where at most {MAX_DRAFTS} belong", self.drafts()));
+        }
         if let Some(token) = self.tokens.iter().find(|t| t.0 < 0 || t.0 as u32 >= spec.n_vocab) {
             return bad(format!("token {} of a vocabulary of {}", token.0, spec.n_vocab));
         }
@@ -260,12 +276,16 @@ impl StepResult {
     pub fn check(&self, spec: &StageSpec) -> Result<(), StageError> {
         let bad = |what: String| Err(StageError::InvalidFrame(what));
         let mut seen = vec![false; spec.n_seq as usize];
+        let mut before: Option<&Output> = None;
         for output in &self.outputs {
+            let follows =
+                before.is_some_and(|before| (before.seq, before.position + 1) == (output.seq, output.position));
             match seen.get_mut(output.seq.0 as usize) {
                 None => return bad(format!("a result for sequence {} of {}", output.seq.0, spec.n_seq)),
-                Some(true) => return bad(format!("two results for sequence {}", output.seq.0)),
+                Some(true) if !follows => return bad(format!("two results for sequence {}", output.seq.0)),
                 Some(slot) => *slot = true,
             }
+            before = Some(output);
             if output.position > spec.n_ctx {
                 return bad(format!("a result at position {} in a context of {}", output.position, spec.n_ctx));
             }

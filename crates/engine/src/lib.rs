@@ -30,7 +30,8 @@ pub mod testkit;
 
 pub use error::StageError;
 pub use frame::{
-    Command, DrawFailure, Frame, MicroBatch, Open, Output, Rows, Segment, SeqId, StepFailure, StepId, StepResult, Want,
+    Command, DrawFailure, Frame, MAX_DRAFTS, MicroBatch, Open, Output, Rows, Segment, SeqId, StepFailure, StepId,
+    StepResult, Want,
 };
 pub use generator::{GenerateError, Generation, Generator, TokenEvent};
 pub use stage::{Stage, StageLink, StageSpec};

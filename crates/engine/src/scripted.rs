@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::StageError;
-use crate::frame::{Frame, MicroBatch, Output, Rows, SeqId, StepFailure, StepResult, Want};
+use crate::frame::{Frame, MicroBatch, Output, Rows, Segment, SeqId, StepFailure, StepResult, Want};
 use crate::run::log_probabilities;
 use crate::stage::{LINK_DEPTH, Stage, StageLink, StageSpec};
 use slots::Slots;
@@ -193,7 +193,7 @@ impl Worker {
 
     async fn batch(&mut self, batch: MicroBatch) -> Result<Frame, StageError> {
         batch.check(&self.shared.spec)?;
-        for segment in batch.segments.iter().filter(|segment| segment.want == Want::Token) {
+        for segment in batch.segments.iter().filter(|s| matches!(s.want, Want::Token | Want::Verified)) {
             if self.slots.prompt_len(segment.seq).is_none() && self.shared.spec.is_last() {
                 return Err(StageError::InvalidFrame(format!(
                     "a token wanted of slot {} without a run",
@@ -251,15 +251,33 @@ impl Worker {
         for segment in &batch.segments {
             let rows: Vec<&[f32]> = rows.by_ref().take(segment.len as usize).collect();
             let end = segment.start + segment.len;
-            outputs.push(match segment.want {
+            let output = match segment.want {
                 Want::Nothing => continue,
                 Want::Token => self.token(segment.seq, end, rows.last().copied().unwrap_or_default()),
+                Want::Verified => {
+                    outputs.extend(self.verified(segment, &rows));
+                    continue;
+                }
                 Want::Logits => {
                     let all = (segment.start..end).zip(rows);
                     let all = all.flat_map(|(at, row)| self.logits(row, self.next(segment.seq, at + 1)));
                     Output::logits(segment.seq, end, all.collect())
                 }
-            });
+            };
+            outputs.push(output);
+        }
+        outputs
+    }
+
+    /// A token behind each row, up to the first that is not the one which the slot holds there.
+    fn verified(&self, segment: &Segment, rows: &[&[f32]]) -> Vec<Output> {
+        let mut outputs: Vec<Output> = Vec::new();
+        for (row, end) in rows.iter().zip(segment.start + 1..) {
+            let draft = self.slots.tokens(segment.seq, end).last().copied();
+            if outputs.last().is_some_and(|before| before.token != draft) {
+                break;
+            }
+            outputs.push(self.token(segment.seq, end, row));
         }
         outputs
     }

@@ -35,6 +35,9 @@ pub struct StageSpec {
     /// Whether a sequence can be cut back to fewer positions. Where not (recurrent layers), it can only go on at its
     /// end, be copied as a whole, or be forgotten.
     pub cuts_back: bool,
+    /// Whether the positions computed last can be taken back at any time. Where not (recurrent layers; sliding windows,
+    /// which may have moved on over what an earlier position needs), nothing is computed that may have to be.
+    pub rolls_back: bool,
 }
 
 impl StageSpec {

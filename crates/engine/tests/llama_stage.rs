@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use mesh_engine::llama::{Compute, Limits, LlamaStage, LlamaStageConfig};
 use mesh_engine::testkit::{GEMMA3, SMOLLM2, Script, Split, run};
 use mesh_engine::{
-    Command, Frame, MicroBatch, Open, Segment, SeqId, Stage, StageError, StageLink, StepFailure, StepId, StepResult,
-    Want,
+    Command, Frame, MAX_DRAFTS, MicroBatch, Open, Segment, SeqId, Stage, StageError, StageLink, StepFailure, StepId,
+    StepResult, Want,
 };
 use mesh_types::{LayerRange, RequestId, Sampling, TokenId};
 use tokio::time::timeout;
@@ -200,14 +200,17 @@ async fn a_middle_stage_hands_failures_and_commands_on() {
 async fn logits_beyond_the_limit_fail() {
     let mut split = Split::small(SMOLLM2);
     split.compute.max_logits_rows = 0;
+    split.limits.n_batch = 64;
     let stage = LlamaStage::load(split.unsplit().unwrap()).unwrap();
+    // A row a slot, and one a draft.
+    let most = stage.spec().n_seq + MAX_DRAFTS;
     let mut script = Script::new(4, stage.spec().n_vocab);
-    script.batch(&[(0, 4, Want::Logits)]);
-    assert!(matches!(run(&stage, script.frames()).await.unwrap()[0], Frame::Result(_)), "one row a slot is there");
+    script.batch(&[(0, most, Want::Logits)]);
+    assert!(matches!(run(&stage, script.frames()).await.unwrap()[0], Frame::Result(_)));
     let mut script = Script::new(4, stage.spec().n_vocab);
-    script.batch(&[(0, 5, Want::Logits)]);
+    script.batch(&[(0, most + 1, Want::Logits)]);
     let answers = run(&stage, script.frames()).await.unwrap();
-    assert!(matches!(&answers[0], Frame::Failure(f) if f.reason.contains("output rows")), "{answers:?}");
+    assert!(matches!(&answers[0], Frame::Failure(f) if f.reason.contains("output rows")));
 }
 
 #[test]

@@ -107,6 +107,11 @@ const NEVER_FUSED: [&str; 1] = ["grok"];
 const CONVOLUTIONS: [&str; 2] = ["ssm_conv1d", "shortconv.conv"];
 
 impl ModelInfo {
+    /// Whether some of its layers attend to a sliding window only.
+    pub fn has_windows(&self) -> bool {
+        self.widths.sliding.contains(&true)
+    }
+
     /// What a stage of these layers takes with this much room.
     pub fn footprint(&self, layers: LayerRange, room: &Room) -> Footprint {
         let range = layers.start() as usize..layers.end() as usize;

@@ -165,6 +165,8 @@ pub(crate) fn total(answers: &[Answer], choices_per_prompt: usize) -> Usage {
         }
         sum.completion_tokens = sum.completion_tokens.saturating_add(usage.completion_tokens);
         sum.reasoning_tokens = sum.reasoning_tokens.saturating_add(usage.reasoning_tokens);
+        sum.accepted_tokens = sum.accepted_tokens.saturating_add(usage.accepted_tokens);
+        sum.rejected_tokens = sum.rejected_tokens.saturating_add(usage.rejected_tokens);
     }
     sum
 }

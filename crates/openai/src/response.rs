@@ -44,16 +44,26 @@ struct PromptTokensDetails {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 struct CompletionTokensDetails {
     reasoning_tokens: u32,
+    /// Where tokens were computed ahead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    accepted_prediction_tokens: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rejected_prediction_tokens: Option<u32>,
 }
 
 impl From<Usage> for UsageObject {
     fn from(usage: Usage) -> Self {
+        let is_drafted = usage.accepted_tokens > 0 || usage.rejected_tokens > 0;
         Self {
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: usage.completion_tokens,
             total_tokens: u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
             prompt_tokens_details: PromptTokensDetails { cached_tokens: usage.cached_tokens },
-            completion_tokens_details: CompletionTokensDetails { reasoning_tokens: usage.reasoning_tokens },
+            completion_tokens_details: CompletionTokensDetails {
+                reasoning_tokens: usage.reasoning_tokens,
+                accepted_prediction_tokens: is_drafted.then_some(usage.accepted_tokens),
+                rejected_prediction_tokens: is_drafted.then_some(usage.rejected_tokens),
+            },
         }
     }
 }
@@ -227,7 +237,8 @@ mod tests {
     use serde_json::{Value, json};
 
     fn answer(parts: Vec<Part>, reason: FinishReason) -> Answer {
-        let usage = Usage { prompt_tokens: 5, completion_tokens: 2, cached_tokens: 4, reasoning_tokens: 1 };
+        let usage =
+            Usage { prompt_tokens: 5, completion_tokens: 2, cached_tokens: 4, reasoning_tokens: 1, ..Usage::default() };
         let end = Some((reason, usage));
         Answer { parts, end, ..Answer::default() }
     }

@@ -189,7 +189,14 @@ mod tests {
     use mesh_types::{Fault, FinishReason};
     use serde_json::{Value, json};
 
-    const USAGE: Usage = Usage { prompt_tokens: 5, completion_tokens: 2, cached_tokens: 0, reasoning_tokens: 0 };
+    const USAGE: Usage = Usage {
+        prompt_tokens: 5,
+        completion_tokens: 2,
+        cached_tokens: 0,
+        reasoning_tokens: 0,
+        accepted_tokens: 0,
+        rejected_tokens: 0,
+    };
 
     fn writer(include_usage: bool) -> ChunkWriter {
         ChunkWriter::new(Head { id: "chatcmpl-1".into(), created: 7, model: "m".into() }, 1, include_usage)

@@ -42,13 +42,16 @@ pub struct Config {
     /// Most prompt tokens in one micro-batch; `None`, the default: as many as the stage takes. Fewer make decoding
     /// sequences wait less for a prompt, and stages behind the first wait less for their first chunk.
     pub prefill_chunk: Option<u32>,
+    /// Whether drafts are looked for in what was said before, where the stages can take them back. Default true: the
+    /// text stays the same, and nothing is slower.
+    pub speculate: bool,
     /// Events of one run that its client may leave unread before the run is held back. Default 64, at least 1.
     pub unread: usize,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { depth: 1, parallel: None, max_queue: 64, prefill_chunk: None, unread: 64 }
+        Self { depth: 1, parallel: None, max_queue: 64, prefill_chunk: None, speculate: true, unread: 64 }
     }
 }
 

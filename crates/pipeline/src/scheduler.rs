@@ -21,8 +21,12 @@
 //!   decode waits at most for the chunks already under way, and for one alone;
 //! - a run ends exactly once, with `Finished` or an error.
 //!
-//! Seams, for what is not built yet: *speculation* lets a decode segment have more than one token, whose outputs
-//! [`Scheduler::result`] may find wrong; *priority* is the order of `queue`.
+//! With a run's next token ride drafts of those that may follow, where that is likely to save time
+//! (`scheduler/speculate.rs`). The last stage draws behind each of them, up to the first that is not what was drawn: so
+//! the text is that which single steps would have given. What did not come true is cut off on every stage, by a command
+//! before the next micro-batch.
+//!
+//! A seam, for what is not built yet: *priority* is the order of `queue`.
 //!
 //! Start with [`Scheduler::submit`], [`Scheduler::next_frame`] and [`Scheduler::result`].
 
@@ -31,6 +35,7 @@ mod batch;
 mod home;
 mod run;
 mod slots;
+mod speculate;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -40,6 +45,9 @@ use mesh_types::{FinishReason, GenerateSpec, Logprobs, TokenId};
 use crate::pipeline::Config;
 use run::{Phase, Run};
 use slots::Slots;
+
+pub(crate) use speculate::MAX_TOKENS;
+pub use speculate::StepCost;
 
 /// Fewer tokens than this are neither kept nor looked for: a command more would cost more than they do.
 const MIN_REUSE: u32 = 16;
@@ -55,6 +63,8 @@ pub struct Limits {
     pub n_cells: u32,
     /// Whether a slot can be cut back.
     pub cuts_back: bool,
+    /// Whether drafts may be sent: they can always be taken back.
+    pub rolls_back: bool,
     /// Fewest tokens that are kept, or taken from another slot; at least 1.
     pub min_reuse: u32,
     /// Positions of a sequence.
@@ -80,6 +90,7 @@ impl Limits {
             n_parallel: config.parallel.unwrap_or(stage.n_seq).clamp(1, stage.n_seq.max(1)),
             n_cells: stage.n_cells,
             cuts_back: stage.cuts_back,
+            rolls_back: stage.rolls_back && config.speculate,
             min_reuse: MIN_REUSE,
             n_ctx: stage.n_ctx.min(stage.n_cells),
             n_vocab: stage.n_vocab,
@@ -111,6 +122,8 @@ pub struct Progress {
     pub prompt_tokens: u32,
     /// Tokens drawn for runs that are still there.
     pub generated_tokens: u32,
+    /// Tokens of decoding sequences computed, drafts among them.
+    pub decode_tokens: u32,
 }
 
 /// See the module's documentation.
@@ -130,6 +143,8 @@ pub struct Scheduler {
     prefill: VecDeque<RunId>,
     /// Most prompt tokens in a micro-batch while sequences are being decoded; at most `Limits::prefill_chunk`.
     shared_chunk: u32,
+    /// What a micro-batch takes.
+    cost: StepCost,
     /// The last micro-batch was for one run alone, though others could have gone on.
     was_alone: bool,
     /// Micro-batches under way, oldest first.
@@ -145,6 +160,7 @@ struct Flight {
     step: StepId,
     parts: Vec<Part>,
     prompt_tokens: u32,
+    decode_tokens: u32,
 }
 
 /// Whose segment, and what is expected of it.
@@ -156,8 +172,10 @@ struct Part {
     seq: SeqId,
     want: Want,
     start: u32,
-    /// Where a drawn token goes.
+    /// Where a drawn token goes; the first of several.
     position: u32,
+    /// Expected to be drawn before the last one.
+    drafts: Vec<TokenId>,
 }
 
 impl Scheduler {
@@ -172,6 +190,7 @@ impl Scheduler {
             ready: VecDeque::new(),
             prefill: VecDeque::new(),
             shared_chunk: limits.prefill_chunk,
+            cost: StepCost::default(),
             was_alone: false,
             in_flight: VecDeque::new(),
             events: VecDeque::new(),
@@ -201,7 +220,7 @@ impl Scheduler {
         let run = RunId(self.next_run);
         self.next_run += 1;
         let nothing_to_draw = spec.max_tokens == 0;
-        self.runs.insert(run, Run::new(spec));
+        self.runs.insert(run, Run::new(spec, self.limits.rolls_back));
         if nothing_to_draw {
             self.finish(run, FinishReason::Length);
             return Ok(run);
@@ -222,7 +241,7 @@ impl Scheduler {
     }
 
     /// Computes no further token of `run` until [`Self::release`]: its client takes its time. What is under way for it
-    /// still comes home, at most one token.
+    /// still comes home, at most one micro-batch.
     pub fn hold(&mut self, run: RunId) {
         if let Some(state) = self.runs.get_mut(&run) {
             state.held = true;
@@ -244,6 +263,11 @@ impl Scheduler {
     /// long; within the limits.
     pub fn set_shared_chunk(&mut self, tokens: u32) {
         self.shared_chunk = tokens.clamp(1, self.limits.prefill_chunk);
+    }
+
+    /// What micro-batches of decoding sequences take: how many drafts are worth it.
+    pub fn set_cost(&mut self, cost: StepCost) {
+        self.cost = cost;
     }
 
     /// Whether [`Self::next_frame`] gives one.

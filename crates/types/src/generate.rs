@@ -143,4 +143,8 @@ pub struct Usage {
     pub cached_tokens: u32,
     /// Of [`Self::completion_tokens`], those of what the model thinks. Only who reads an answer knows.
     pub reasoning_tokens: u32,
+    /// Drafts that came true: drawn tokens that took no step of their own.
+    pub accepted_tokens: u32,
+    /// Drafts that did not.
+    pub rejected_tokens: u32,
 }

@@ -62,8 +62,14 @@ pub(crate) enum Step {
 }
 
 /// The usage that every scripted answer ends with.
-pub(crate) const USAGE: Usage =
-    Usage { prompt_tokens: 11, completion_tokens: 3, cached_tokens: 2, reasoning_tokens: 1 };
+pub(crate) const USAGE: Usage = Usage {
+    prompt_tokens: 11,
+    completion_tokens: 3,
+    cached_tokens: 2,
+    reasoning_tokens: 1,
+    accepted_tokens: 0,
+    rejected_tokens: 0,
+};
 
 pub(crate) fn whole_answer() -> Script {
     Script::Steps(vec![

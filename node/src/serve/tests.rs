@@ -83,6 +83,7 @@ impl Scripted {
             n_batch: 512,
             n_cells: CONTEXT,
             cuts_back: true,
+            rolls_back: true,
         };
         let last = *tokens.last().unwrap();
         let script = move |_: &[TokenId], index: u32| TokenId(tokens.get(index as usize).copied().unwrap_or(last));

@@ -31,6 +31,7 @@ impl Supervisor {
             n_batch: BATCH,
             n_cells: context.saturating_mul(parallel),
             cuts_back: true,
+            rolls_back: true,
         };
         let voice = Voice::new(script.clone(), self.model.vocab.clone());
         let stage = ScriptedStage::new(spec, voice).with_service_time(script.token_time());

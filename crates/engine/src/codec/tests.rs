@@ -38,6 +38,7 @@ fn spec() -> StageSpec {
         n_batch: 16,
         n_cells: 256,
         cuts_back: true,
+        rolls_back: true,
     }
 }
 

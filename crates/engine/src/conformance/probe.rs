@@ -55,7 +55,7 @@ pub(super) type Part<'a> = (u32, u32, &'a [TokenId], Want);
 
 pub(super) struct Probe {
     pub(super) link: StageLink,
-    spec: StageSpec,
+    pub(super) spec: StageSpec,
     deadline: Duration,
     steps: u64,
 }
@@ -158,10 +158,15 @@ pub(super) fn check_answer(spec: &StageSpec, batch: &MicroBatch, answer: &Frame)
             result.check(spec).map_err(|error| error.to_string())?;
             let wanted = batch.segments.iter().filter(|segment| segment.want != Want::Nothing);
             let expected: Vec<_> = wanted
-                .map(|segment| {
-                    let logits = if segment.want == Want::Logits { segment.len as usize } else { 0 };
-                    let token = segment.want == Want::Token;
-                    (segment.seq, segment.start + segment.len, token, logits * spec.n_vocab as usize)
+                .flat_map(|segment| {
+                    let logits = if segment.want == Want::Logits { segment.len * spec.n_vocab } else { 0 };
+                    let token = segment.want != Want::Logits;
+                    let of_drafts = result.outputs.iter().filter(|output| output.seq == segment.seq).count();
+                    let positions = match segment.want {
+                        Want::Verified => segment.start + 1..=segment.start + of_drafts.max(1) as u32,
+                        _ => segment.start + segment.len..=segment.start + segment.len,
+                    };
+                    positions.map(move |position| (segment.seq, position, token, logits as usize))
                 })
                 .collect();
             let outputs = result.outputs.iter().map(|output| {

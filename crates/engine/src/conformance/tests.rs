@@ -27,6 +27,7 @@ fn spec(start: u32, end: u32) -> StageSpec {
         n_batch: 16,
         n_cells: 384,
         cuts_back: true,
+        rolls_back: true,
     }
 }
 

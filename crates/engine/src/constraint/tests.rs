@@ -154,6 +154,7 @@ impl Noise {
             n_batch: 1,
             n_cells: 100_000,
             cuts_back: true,
+            rolls_back: true,
         };
         let sampling = Sampling { seed: self.seed, temperature: self.temperature, ..Sampling::default() };
         let all = Open::new(SeqId(0), RequestId::new("r"), 1, sampling);

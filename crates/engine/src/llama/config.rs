@@ -8,6 +8,7 @@ use mesh_types::{LayerRange, ModelId};
 use serde::{Deserialize, Serialize};
 
 use crate::error::StageError;
+use crate::frame::MAX_DRAFTS;
 use crate::stage::StageSpec;
 
 /// How a llama stage is loaded.
@@ -110,8 +111,10 @@ pub struct Limits {
     pub n_cells: u32,
 }
 
-/// Slots for each sequence that runs: the others keep what was computed, for prompts that begin with it.
-const SLOTS_PER_RUN: u32 = 4;
+/// Slots beside each that runs, and at least so many: they keep what was computed, for prompts that begin with it. Not
+/// more of them, since every token that is computed looks at all cells in use, if only to pass over them.
+const KEPT_PER_RUN: u32 = 1;
+const MIN_KEPT: u32 = 4;
 /// Most sequences that a llama.cpp context holds.
 const MAX_SLOTS: u32 = 256;
 
@@ -120,8 +123,8 @@ impl Limits {
     /// slots than that; they share the same cells.
     pub fn for_parallel(parallel: u32, n_ctx: u32, n_batch: u32, info: &ModelInfo) -> Self {
         // A running state takes memory for every slot.
-        let slots = if keeps_running_state(&info.architecture) { 1 } else { SLOTS_PER_RUN };
-        let n_seq = parallel.saturating_mul(slots).min(MAX_SLOTS).max(parallel);
+        let kept = if keeps_running_state(&info.architecture) { 0 } else { (KEPT_PER_RUN * parallel).max(MIN_KEPT) };
+        let n_seq = parallel.saturating_add(kept).min(MAX_SLOTS).max(parallel);
         Self { n_ctx, n_seq, n_batch, n_cells: n_ctx.saturating_mul(parallel) }
     }
 
@@ -132,7 +135,7 @@ impl Limits {
             cells: self.n_cells,
             sequences: self.n_seq,
             batch: self.n_batch,
-            logits: self.n_seq.saturating_add(compute.max_logits_rows),
+            logits: self.n_seq.saturating_add(compute.max_logits_rows).saturating_add(MAX_DRAFTS),
             // Every type of the cache is one of files.
             cache_type: named(compute.kv_type.name()).unwrap_or(GgmlType::F32),
             fused_attention: compute.flash_attention != FlashAttention::Off,
@@ -152,6 +155,7 @@ impl Limits {
             n_batch: self.n_batch,
             n_cells: self.n_cells,
             cuts_back: !keeps_running_state(&info.architecture),
+            rolls_back: !keeps_running_state(&info.architecture) && !info.has_windows(),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! What a micro-batch does to the context: the stage without its thread and links. What a command does to its sequences
 //! is in `llama/sequences.rs`.
 
+use std::ops::Range;
+
 use kernels_ffi::{
     Allocated, Context, ContextParams, DecodeError, DecodeInput, EmbeddingTable, Input, Model, ModelParams, Place,
     Vocab,
@@ -11,7 +13,7 @@ use super::config::{Fed, LlamaStageConfig};
 use super::sequences::Slot;
 use crate::constraint::{Enforcer, Lexicon};
 use crate::error::StageError;
-use crate::frame::{Frame, MicroBatch, Output, Rows, Segment, StepFailure, StepResult, Want};
+use crate::frame::{Frame, MAX_DRAFTS, MicroBatch, Output, Rows, Segment, SeqId, StepFailure, StepResult, Want};
 use crate::run::Drawn;
 use crate::sampling::Drawer;
 use crate::stage::StageSpec;
@@ -117,9 +119,9 @@ impl Engine {
 
     fn batch(&mut self, batch: MicroBatch) -> Result<Frame, StageError> {
         batch.check(&self.spec)?;
-        let wants_token = |segment: &&Segment| segment.want == Want::Token && self.spec.is_last();
+        let draws = |segment: &&Segment| matches!(segment.want, Want::Token | Want::Verified) && self.spec.is_last();
         let without_run = |segment: &&Segment| self.slots[segment.seq.0 as usize].run.is_none();
-        if let Some(segment) = batch.segments.iter().filter(wants_token).find(without_run) {
+        if let Some(segment) = batch.segments.iter().filter(draws).find(without_run) {
             let what = format!("a token wanted of slot {} without a run", segment.seq.0);
             return Err(StageError::InvalidFrame(what));
         }
@@ -181,7 +183,7 @@ impl Engine {
             (None, _) => Input::Tokens(tokens),
         };
         let decoded = self.context.decode(&DecodeInput { input, places: &self.places[places] });
-        let mut first = first;
+        let (place, mut first) = (first, first);
         for segment in segments {
             let tokens = first..first + segment.len as usize;
             first = tokens.end;
@@ -199,7 +201,7 @@ impl Engine {
             error => Stop::Failed(self.name_requests(segments, &error)),
         })?;
         match self.spec.is_last() {
-            true => self.outputs(segments, &mut done.outputs),
+            true => self.outputs(segments, place, &mut done.outputs),
             false if done.rows.is_empty() => {
                 done.rows = self.context.take_rows();
                 Ok(())
@@ -234,7 +236,7 @@ impl Engine {
                 _ if !is_last => !self.keeps_rows,
                 Want::Nothing => false,
                 Want::Token => pos + 1 == end,
-                Want::Logits => true,
+                Want::Logits | Want::Verified => true,
             };
             let places = (segment.start..end).map(|pos| Place { pos, seq: segment.seq.0, output: output(pos) });
             self.places.extend(places);
@@ -243,16 +245,20 @@ impl Engine {
         self.tokens.extend(batch.tokens.iter().map(|token| token.0));
     }
 
-    /// Reads the last decode's logits, which were those of `segments`.
-    fn outputs(&mut self, segments: &[Segment], outputs: &mut Vec<Output>) -> Result<(), Stop> {
+    /// Reads the last decode's logits, which were those of `segments`, from place `place` of the micro-batch on.
+    fn outputs(&mut self, segments: &[Segment], place: usize, outputs: &mut Vec<Output>) -> Result<(), Stop> {
         let mut first = 0;
         for segment in segments {
             let rows = first..first + segment.len as usize;
             first = rows.end;
             let position = segment.start + segment.len;
-            outputs.push(match segment.want {
+            let output = match segment.want {
                 Want::Nothing => continue,
-                Want::Token => self.draw(segment, rows.end - 1)?,
+                Want::Token => self.draw(segment.seq, position, rows.end - 1)?,
+                Want::Verified => {
+                    self.verify(segment, (place, rows), outputs)?;
+                    continue;
+                }
                 Want::Logits => {
                     let mut all = Vec::with_capacity(rows.len() * self.spec.n_vocab as usize);
                     for row in rows {
@@ -260,14 +266,33 @@ impl Engine {
                     }
                     Output::logits(segment.seq, position, all)
                 }
-            });
+            };
+            outputs.push(output);
         }
         Ok(())
     }
 
-    /// Draws the token behind `segment`. What is wrong with the run alone does not fail the step.
-    fn draw(&mut self, segment: &Segment, row: usize) -> Result<Output, Stop> {
-        let (seq, position) = (segment.seq, segment.start + segment.len);
+    /// Draws after each row of a segment with drafts, up to the first draft that is not what was drawn before it.
+    fn verify(
+        &mut self,
+        segment: &Segment,
+        (place, rows): (usize, Range<usize>),
+        outputs: &mut Vec<Output>,
+    ) -> Result<(), Stop> {
+        for (row, position) in rows.clone().zip(segment.start + 1..) {
+            let output = self.draw(segment.seq, position, row)?;
+            let token = output.token;
+            outputs.push(output);
+            let draft = self.tokens[..place + rows.end].get(place + row + 1).copied().map(TokenId);
+            if token.is_none() || token != draft {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Draws the token that goes to `position`. What is wrong with the run alone does not fail the step.
+    fn draw(&mut self, seq: SeqId, position: u32, row: usize) -> Result<Output, Stop> {
         let run = self.slots[seq.0 as usize].run.as_mut();
         let (Some(run), Some(head)) = (run, &mut self.head) else { return Err(no_logits()) };
         let logits = self.context.logits(row).ok_or_else(no_logits)?;
@@ -364,7 +389,7 @@ fn open_head(spec: &StageSpec, model: &Model) -> Result<Option<Head>, StageError
 fn context_params(config: &LlamaStageConfig) -> Result<ContextParams, StageError> {
     let (spec, compute) = (&config.spec, &config.compute);
     let n_outputs = match (spec.is_last(), config.keeps_rows) {
-        (true, _) => compute.max_logits_rows.saturating_add(spec.n_seq),
+        (true, _) => compute.max_logits_rows.saturating_add(spec.n_seq).saturating_add(MAX_DRAFTS),
         (false, true) => spec.n_seq,
         (false, false) => spec.n_batch,
     };

@@ -15,6 +15,7 @@ fn spec() -> StageSpec {
         n_batch: 8,
         n_cells: 64,
         cuts_back: true,
+        rolls_back: true,
     }
 }
 

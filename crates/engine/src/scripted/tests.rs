@@ -15,6 +15,7 @@ fn spec(start: u32, end: u32) -> StageSpec {
         n_batch: 8,
         n_cells: 64,
         cuts_back: true,
+        rolls_back: true,
     }
 }
 

@@ -164,7 +164,7 @@ pub(crate) fn turn() -> Vec<Event> {
         arguments(1, "{}"),
         Event::Finished(
             FinishReason::ToolCalls,
-            Usage { prompt_tokens: 7, completion_tokens: 5, cached_tokens: 3, reasoning_tokens: 0 },
+            Usage { prompt_tokens: 7, completion_tokens: 5, cached_tokens: 3, ..Usage::default() },
         ),
     ]
 }

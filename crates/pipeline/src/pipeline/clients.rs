@@ -8,9 +8,12 @@ use mesh_engine::{GenerateError, Generation, TokenEvent};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::scheduler::{Event, RunId};
+use crate::scheduler::{Event, MAX_TOKENS, RunId};
 
 type What = Result<TokenEvent, GenerateError>;
+
+/// Room beyond what a client may leave unread: for the micro-batch that fills its stream, and for one under way.
+const ROOM: usize = 2 * MAX_TOKENS as usize;
 
 /// All clients. Dropping this ends every stream with an error.
 pub(super) struct Clients {
@@ -55,7 +58,7 @@ impl Clients {
 
     /// A stream for a run that is still to be submitted; give it to [`Self::insert`].
     pub(super) fn stream(&self) -> (mpsc::Sender<What>, Generation) {
-        let (sender, events) = mpsc::channel(self.unread + 1);
+        let (sender, events) = mpsc::channel(self.unread + ROOM);
         (sender, Generation { events })
     }
 
@@ -94,16 +97,16 @@ impl Clients {
             return Delivery::Delivered;
         }
         let Some(client) = self.streams.get(&run) else { return Delivery::Gone };
-        // Full cannot be: a run whose stream is full is held back.
+        // Full cannot be: a run is held back while there is room.
         if client.events.try_send(what).is_err() {
             return Delivery::Gone;
         }
-        if client.events.capacity() > 0 {
+        if client.events.capacity() >= ROOM {
             return Delivery::Delivered;
         }
         let sender = client.events.clone();
         let reads = client.over.clone().run_until_cancelled_owned(async move {
-            match sender.reserve().await {
+            match sender.reserve_many(ROOM).await {
                 Ok(_) => Notice::Reads(run),
                 Err(_) => Notice::Gone(run),
             }

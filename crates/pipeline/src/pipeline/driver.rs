@@ -153,9 +153,12 @@ impl Driver {
         };
         match progress {
             Ok(progress) => {
-                self.pace.home(progress.prompt_tokens, Instant::now().into_std());
+                self.pace.home(progress, Instant::now().into_std());
                 if let Some(chunk) = self.pace.chunk() {
                     self.scheduler.set_shared_chunk(chunk);
+                }
+                if let Some(cost) = self.pace.cost() {
+                    self.scheduler.set_cost(cost);
                 }
                 self.count(progress);
                 ControlFlow::Continue(())

@@ -24,6 +24,7 @@ fn stage_spec(n_seq: u32) -> StageSpec {
         n_batch: 16,
         n_cells: N_CTX * n_seq,
         cuts_back: true,
+        rolls_back: true,
     }
 }
 
@@ -234,6 +235,23 @@ async fn dropping_the_pipeline_ends_its_runs() {
     let run = pipeline.generate(spec(1, 3, 400)).await.expect("room");
     drop(pipeline);
     assert!(matches!(read(run).await.1, Err(GenerateError::Unavailable(_))));
+}
+
+/// Several tokens at a time come for such a text.
+#[tokio::test]
+async fn a_text_that_repeats_itself_reaches_a_slow_client_whole() {
+    fn repeats(tokens: &[TokenId], _: u32) -> TokenId {
+        TokenId(10 + tokens.len() as i32 % 3)
+    }
+    for unread in [1, 5] {
+        let pipeline = start(ScriptedStage::new(stage_spec(1), repeats), Config { unread, ..Config::default() }).await;
+        let generation = pipeline.generate(spec(0, 4, 200)).await.expect("room");
+        until(&pipeline, |pulse| pulse.generated_tokens >= unread as u64).await;
+        let (tokens, end) = read(generation).await;
+        assert_eq!((tokens.len(), end), (200, Ok(FinishReason::Length)));
+        let right = (4..).zip(&tokens).all(|(place, token)| token.0 == 10 + place % 3);
+        assert!(right, "{tokens:?}");
+    }
 }
 
 #[tokio::test]

@@ -64,12 +64,22 @@ impl Scheduler {
         }
     }
 
-    /// Nothing more of `from` is sent: those who follow it take what there is.
+    /// Nothing more of `from` is sent: of those who follow it, the one that has most in common with it takes what there
+    /// is and computes the rest, and the others follow that one. Were each to compute it, there might be no room.
     fn end_followers(&mut self, from: SeqId) {
         let sent = self.slots.sent(from);
         let sent = if sent < self.limits.min_reuse { 0 } else { sent };
-        for (run, seq, len) in self.followers(from) {
-            self.join(run, seq, (from, len.min(sent)));
+        let mut others = self.followers(from);
+        let Some(most) = (0..others.len()).rev().max_by_key(|index| others[*index].2) else { return };
+        let (run, seq, len) = others.remove(most);
+        for (other, _, len) in &others {
+            if let Some(state) = self.runs.get_mut(other) {
+                state.phase = Phase::Following { from: seq, len: *len };
+            }
+        }
+        self.join(run, seq, (from, len.min(sent)));
+        for (_, other, len) in self.followers(seq) {
+            self.slots.follow(other, seq, len);
         }
     }
 

@@ -12,7 +12,7 @@ impl Scheduler {
         let step = StepId(self.next_step);
         self.next_step += 1;
         let mut batch = MicroBatch { step, segments: Vec::new(), tokens: Vec::new(), rows: None };
-        let mut flight = Flight { step, parts: Vec::new(), prompt_tokens: 0 };
+        let mut flight = Flight { step, parts: Vec::new(), prompt_tokens: 0, decode_tokens: 0 };
         let alone = self.prefill.front().is_some_and(|run| self.runs.get(run).is_some_and(|run| run.alone));
         // One that rides alone makes the others wait for its chunk, and then it is their turn.
         if alone && (!self.was_alone || self.ready.is_empty()) {
@@ -42,15 +42,27 @@ impl Scheduler {
         let n_batch = self.limits.n_batch as usize;
         let most = if prompts_wait { (n_batch + (batch.step.0 % 2) as usize) / 2 } else { n_batch };
         let share = self.decoding().div_ceil(self.limits.depth).min(most);
+        let mut room = self.room_for_drafts(share);
         while flight.parts.len() < share {
             let Some(id) = self.ready.pop_front() else { break };
-            let Some(run) = self.runs.get_mut(&id) else { continue };
+            let Some(run) = self.runs.get(&id) else { continue };
             let (Some(seq), Phase::Ready(token)) = (run.seq, run.phase) else { continue };
-            run.phase = Phase::Drawing;
-            batch.tokens.push(token);
-            self.slots.send_drawn(seq, token);
-            let segment = Segment { seq, start: run.last_position(), len: 1, want: Want::Token };
-            add(batch, flight, (id, run.afresh), segment);
+            // Beside a chunk of somebody's prompt, a step is long as it is.
+            let drafts = if prompts_wait { Vec::new() } else { self.drafts(run, &mut room) };
+            let (start, afresh, len) = (run.last_position(), run.afresh, 1 + drafts.len() as u32);
+            for token in [token].iter().chain(&drafts) {
+                batch.tokens.push(*token);
+                self.slots.send_drawn(seq, *token);
+            }
+            flight.decode_tokens += len;
+            let want = if drafts.is_empty() { Want::Token } else { Want::Verified };
+            add(batch, flight, (id, afresh), Segment { seq, start, len, want });
+            if let Some(part) = flight.parts.last_mut() {
+                (part.position, part.drafts) = (start + 1, drafts);
+            }
+            if let Some(run) = self.runs.get_mut(&id) {
+                run.phase = Phase::Drawing;
+            }
         }
     }
 
@@ -107,5 +119,5 @@ impl Scheduler {
 fn add(batch: &mut MicroBatch, flight: &mut Flight, (run, afresh): (RunId, bool), segment: Segment) {
     let Segment { seq, start, len, want } = segment;
     batch.segments.push(segment);
-    flight.parts.push(Part { run, afresh, seq, want, start, position: start + len });
+    flight.parts.push(Part { run, afresh, seq, want, start, position: start + len, drafts: Vec::new() });
 }

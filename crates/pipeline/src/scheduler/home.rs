@@ -1,6 +1,8 @@
 //! What comes home: the tokens of a micro-batch, or its failure.
 
-use mesh_engine::{DrawFailure, GenerateError, StageError, StepFailure, StepId, StepResult, TokenEvent, Want};
+use mesh_engine::{
+    Command, DrawFailure, GenerateError, Output, SeqId, StageError, StepFailure, StepId, StepResult, TokenEvent, Want,
+};
 use mesh_types::{Logprobs, TokenId};
 
 use super::{Event, Flight, Part, Progress, RunId, Scheduler};
@@ -11,8 +13,19 @@ struct Drawn {
     logprobs: Option<Logprobs>,
 }
 
-/// What came of a part, whose it was, and whether of its second try.
-type Outcome = (RunId, bool, Result<Drawn, DrawFailure>);
+/// What came of a part.
+struct Outcome {
+    run: RunId,
+    /// Of a run that was begun again: whether this is of its second try.
+    afresh: bool,
+    seq: SeqId,
+    /// Drawn one after the other; a failure is the last.
+    drawn: Vec<Result<Drawn, DrawFailure>>,
+    /// Positions that hold what became text.
+    held: u32,
+    /// Drafts behind them.
+    rejected: u32,
+}
 
 impl Scheduler {
     /// A micro-batch came home.
@@ -22,20 +35,11 @@ impl Scheduler {
     pub fn result(&mut self, result: StepResult) -> Result<Progress, StageError> {
         let flight = self.expect(result.step)?;
         let wanted = flight.parts.iter().filter(|part| part.want != Want::Nothing);
-        let drawn = self.drawn(wanted, &result)?;
-        let mut progress = Progress { prompt_tokens: flight.prompt_tokens, generated_tokens: 0 };
+        let outcomes = self.outcomes(wanted, &result)?;
+        let Flight { prompt_tokens, decode_tokens, .. } = *flight;
         self.in_flight.pop_front();
-        for (run, afresh, drawn) in drawn {
-            match drawn {
-                _ if self.runs.get(&run).is_none_or(|state| state.afresh != afresh) => {}
-                Ok(drawn) => {
-                    self.take_token(run, drawn);
-                    progress.generated_tokens += 1;
-                }
-                Err(failure) => self.fail(run, failure.into()),
-            }
-        }
-        Ok(progress)
+        let generated_tokens = outcomes.into_iter().map(|outcome| self.take_outcome(outcome)).sum();
+        Ok(Progress { prompt_tokens, generated_tokens, decode_tokens })
     }
 
     /// A micro-batch could not be computed: its runs fail, or are begun again where that may help. The others go on.
@@ -63,37 +67,81 @@ impl Scheduler {
     }
 
     /// Checks all outputs of a result against what was asked for.
-    fn drawn<'a>(
+    fn outcomes<'a>(
         &self,
-        mut wanted: impl Iterator<Item = &'a Part>,
+        wanted: impl Iterator<Item = &'a Part>,
         result: &StepResult,
     ) -> Result<Vec<Outcome>, StageError> {
-        let bad = |what: String| Err(StageError::InvalidFrame(format!("step {}: {what}", result.step.0)));
-        let mut drawn = Vec::with_capacity(result.outputs.len());
-        for output in &result.outputs {
-            let Some(part) = wanted.next() else { return bad("more outputs than were asked for".to_owned()) };
-            if (output.seq, output.position) != (part.seq, part.position) {
-                let (seq, position) = (output.seq.0, output.position);
-                return bad(format!(
-                    "an output for position {position} of sequence {seq} where {} of {} belongs",
-                    part.position, part.seq.0
+        let bad = |what: String| StageError::InvalidFrame(format!("step {}: {what}", result.step.0));
+        let mut outputs = result.outputs.iter();
+        let outcomes = wanted.map(|part| self.outcome(part, &mut outputs).map_err(bad)).collect::<Result<_, _>>()?;
+        match outputs.next() {
+            Some(_) => Err(bad("more outputs than were asked for".to_owned())),
+            None => Ok(outcomes),
+        }
+    }
+
+    /// Takes the outputs of a part: one, and one more for every draft that came true. Says what is wrong with them.
+    fn outcome<'a>(&self, part: &Part, outputs: &mut impl Iterator<Item = &'a Output>) -> Result<Outcome, String> {
+        let mut drawn = Vec::with_capacity(1);
+        let mut drafts = part.drafts.iter();
+        for position in part.position.. {
+            let Some(output) = outputs.next() else { return Err(format!("no output for sequence {}", part.seq.0)) };
+            if (output.seq, output.position) != (part.seq, position) {
+                let (seq, found) = (output.seq.0, output.position);
+                return Err(format!(
+                    "an output for position {found} of sequence {seq} where {position} of {} belongs",
+                    part.seq.0
                 ));
             }
-            let logprobs = output.logprobs.clone();
-            let what = match (output.token, &output.failure) {
-                (Some(token), None) if self.is_token(token) => Ok(Drawn { token, logprobs }),
-                (Some(token), None) => {
-                    return bad(format!("token {} of a vocabulary of {}", token.0, self.limits.n_vocab));
-                }
-                (None, Some(failure)) => Err(failure.clone()),
-                _ => return bad("an output without a token".to_owned()),
-            };
-            drawn.push((part.run, part.afresh, what));
+            let is_last = output.token.is_none() || output.token.as_ref() != drafts.next();
+            drawn.push(self.drawn(output)?);
+            if is_last {
+                break;
+            }
         }
-        match wanted.next() {
-            Some(part) => bad(format!("no output for sequence {}", part.seq.0)),
-            None => Ok(drawn),
+        let accepted = drawn.len() as u32 - 1; // at most as many as there are drafts
+        let rejected = part.drafts.len() as u32 - accepted;
+        let held = part.position + accepted;
+        Ok(Outcome { run: part.run, afresh: part.afresh, seq: part.seq, drawn, held, rejected })
+    }
+
+    fn drawn(&self, output: &Output) -> Result<Result<Drawn, DrawFailure>, String> {
+        match (output.token, &output.failure) {
+            (Some(token), None) if self.is_token(token) => Ok(Ok(Drawn { token, logprobs: output.logprobs.clone() })),
+            (Some(token), None) => Err(format!("token {} of a vocabulary of {}", token.0, self.limits.n_vocab)),
+            (None, Some(failure)) => Ok(Err(failure.clone())),
+            _ => Err("an output without a token".to_owned()),
         }
+    }
+
+    /// Gives a run what was drawn for it; says how many tokens it took.
+    fn take_outcome(&mut self, outcome: Outcome) -> u32 {
+        let Outcome { run, afresh, seq, drawn, held, rejected } = outcome;
+        let Some(state) = self.runs.get_mut(&run).filter(|state| state.afresh == afresh) else { return 0 };
+        state.accepted += drawn.len() as u32 - 1;
+        state.rejected += rejected;
+        if rejected > 0 {
+            self.slots.take_back(seq, held);
+        }
+        let mut taken = 0;
+        for drawn in drawn {
+            match drawn {
+                Ok(drawn) => self.take_token(run, drawn),
+                Err(failure) => self.fail(run, failure.into()),
+            }
+            if !self.runs.contains_key(&run) {
+                return taken + 1; // what is kept of its slot says where that ends
+            }
+            taken += 1;
+        }
+        if rejected > 0 {
+            self.commands.push_back(Command::Truncate { seq, len: held });
+        }
+        if self.runs.get(&run).is_some_and(|state| !state.held) {
+            self.ready.push_back(run);
+        }
+        taken
     }
 
     /// What the slot holds from the failed part on is uncertain.
@@ -118,12 +166,9 @@ impl Scheduler {
         let Some(state) = self.runs.get_mut(&run) else { return };
         let position = state.draw(token);
         let end = state.end_after(token, self.limits.n_ctx);
-        let is_held = state.held;
         self.events.push_back(Event { run, what: Ok(TokenEvent::Token { token, position, logprobs }) });
-        match end {
-            Some(reason) => self.finish(run, reason),
-            None if is_held => {}
-            None => self.ready.push_back(run),
+        if let Some(reason) = end {
+            self.finish(run, reason);
         }
     }
 }

@@ -11,10 +11,12 @@ use super::Limits;
 
 pub(super) const N_VOCAB: u32 = 1000;
 
-/// What the model draws after `tokens`: never below 10.
+/// What the model draws after `tokens`: never below 10. It often repeats itself.
 pub(super) fn drawn(tokens: &[TokenId]) -> TokenId {
     let mix = |hash: u32, token: &TokenId| (hash ^ token.0.cast_unsigned()).wrapping_mul(0x0100_0193).rotate_left(5);
-    TokenId((10 + tokens.iter().fold(0x811c_9dc5, mix) % (N_VOCAB - 10)) as i32)
+    let hash = |tokens: &[TokenId]| tokens.iter().fold(0x811c_9dc5, mix);
+    let (all, last) = (hash(tokens), hash(&tokens[tokens.len().saturating_sub(2)..]));
+    TokenId((10 + if all % 8 == 0 { all % (N_VOCAB - 10) } else { last % 3 }) as i32)
 }
 
 /// The first `count` tokens that the model draws for `prompt`.
@@ -59,6 +61,7 @@ impl Model {
             n_batch: limits.n_batch,
             n_cells: limits.n_cells,
             cuts_back: limits.cuts_back,
+            rolls_back: limits.rolls_back,
         };
         let slots = vec![Slot::default(); limits.n_seq as usize];
         Self {
@@ -100,10 +103,12 @@ impl Model {
         for segment in &batch.segments {
             let slot = &mut self.slots[segment.seq.0 as usize];
             let prompt_len = slot.prompt_len.expect("work for a slot that is not open");
-            for token in tokens.by_ref().take(segment.len as usize) {
+            let verifies = segment.want == Want::Verified;
+            for (place, token) in (0..).zip(tokens.by_ref().take(segment.len as usize)) {
                 let so_far: Vec<TokenId> = slot.held.iter().map(|held| held.0).collect();
                 if slot.held.len() >= prompt_len as usize {
-                    assert_eq!(*token, drawn(&so_far), "another token than was drawn");
+                    let is_drawn = *token == drawn(&so_far);
+                    assert!(is_drawn || (verifies && place > 0), "another token than was drawn");
                 }
                 slot.held.push((*token, self.next_cell));
                 self.next_cell += 1;
@@ -111,9 +116,15 @@ impl Model {
             }
             let tokens: Vec<TokenId> = slot.held.iter().map(|held| held.0).collect();
             let position = tokens.len() as u32;
-            assert_eq!(segment.want == Want::Token, position >= prompt_len, "wants {:?}", segment.want);
-            if segment.want == Want::Token {
-                outputs.push(Output::token(segment.seq, position, drawn(&tokens)));
+            assert_eq!(segment.want != Want::Nothing, position >= prompt_len, "wants {:?}", segment.want);
+            assert!(segment.len > 1 || !verifies, "drafts wanted without any");
+            let first = if verifies { segment.start + 1 } else { position };
+            for position in (first..=position).filter(|_| segment.want != Want::Nothing) {
+                let token = drawn(&tokens[..position as usize]);
+                outputs.push(Output::token(segment.seq, position, token));
+                if tokens.get(position as usize) != Some(&token) {
+                    break;
+                }
             }
         }
         let cells: BTreeSet<u64> = self.slots.iter().flat_map(|slot| &slot.held).map(|held| held.1).collect();
@@ -190,8 +201,9 @@ impl Model {
     }
 
     fn cut(&mut self, seq: SeqId, len: u32) {
-        let cuts_back = self.spec.cuts_back;
+        let (cuts_back, rolls_back) = (self.spec.cuts_back, self.spec.rolls_back);
         let slot = self.slot(seq);
+        let cuts_back = cuts_back || (rolls_back && slot.prompt_len.is_some_and(|prompt_len| len >= prompt_len));
         if slot.held.len() > len as usize {
             slot.held.truncate(len as usize);
             slot.spoilt |= !cuts_back && len > 0;

@@ -59,6 +59,7 @@ fn limits() -> impl Strategy<Value = Limits> {
             n_parallel: n_parallel.min(n_seq),
             n_cells,
             cuts_back,
+            rolls_back: cuts_back && depth != 2,
             min_reuse,
             n_ctx: 32,
             n_vocab: N_VOCAB,

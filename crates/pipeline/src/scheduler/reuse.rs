@@ -10,6 +10,7 @@ const LIMITS: Limits = Limits {
     n_parallel: 2,
     n_cells: 128,
     cuts_back: true,
+    rolls_back: true,
     min_reuse: 4,
     n_ctx: 64,
     n_vocab: N_VOCAB,
@@ -165,6 +166,18 @@ fn who_waits_for_a_run_that_is_cancelled_takes_what_there_is() {
         bench.scheduler.cancel(first);
         assert_eq!(bench.settle([second]), [(answer(&prompt(&[(0, 40)]), 3), cached)]);
     }
+}
+
+#[test]
+fn of_several_who_wait_for_a_run_that_is_cancelled_one_computes_the_rest() {
+    let mut bench = Bench::new(Limits { n_parallel: 3, n_cells: 60, ..LIMITS });
+    let prompt = prompt(&[(0, 40)]);
+    let runs = [(); 3].map(|()| bench.submit(&prompt, 3));
+    bench.steps(1);
+    bench.scheduler.cancel(runs[0]);
+    let ended = bench.settle([runs[1], runs[2]]);
+    assert_eq!(ended, [(answer(&prompt, 3), 16), (answer(&prompt, 3), 39)]);
+    assert_eq!(bench.model.computed, 40 + 1 + 2 + 2);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 use mesh_engine::{Open, SeqId};
 use mesh_types::{FinishReason, GenerateSpec, Sampling, TokenId, Usage};
 
+use crate::lookup::Lookup;
+
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) spec: GenerateSpec,
@@ -18,6 +20,12 @@ pub(super) struct Run {
     /// Whether it was begun again, without a prefix: what it found did not hold.
     pub(super) afresh: bool,
     pub(super) generated: u32,
+    /// What may come next; `None` where nothing is drafted.
+    pub(super) lookup: Option<Lookup>,
+    /// Drafts that came true.
+    pub(super) accepted: u32,
+    /// Drafts that did not.
+    pub(super) rejected: u32,
 }
 
 /// What is to be computed next.
@@ -44,8 +52,11 @@ pub(super) enum Phase {
 }
 
 impl Run {
-    pub(super) fn new(spec: GenerateSpec) -> Self {
+    pub(super) fn new(spec: GenerateSpec, drafts: bool) -> Self {
         Self {
+            lookup: drafts.then(|| Lookup::new(&spec.prompt)),
+            accepted: 0,
+            rejected: 0,
             spec,
             seq: None,
             phase: Phase::Queued,
@@ -99,6 +110,7 @@ impl Run {
     /// Takes a drawn token; gives its position.
     pub(super) fn draw(&mut self, token: TokenId) -> u32 {
         self.generated += 1;
+        self.lookup.iter_mut().for_each(|lookup| lookup.push(token));
         self.phase = Phase::Ready(token);
         self.last_position()
     }
@@ -117,6 +129,8 @@ impl Run {
             prompt_tokens: self.prompt_len(),
             completion_tokens: self.generated,
             cached_tokens: self.cached,
+            accepted_tokens: self.accepted,
+            rejected_tokens: self.rejected,
             ..Usage::default()
         }
     }

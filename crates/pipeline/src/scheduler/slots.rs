@@ -148,9 +148,11 @@ impl Slots {
         let slot = &mut self.slots[plan.seq.0 as usize];
         (slot.run, slot.owner, slot.reserved) = (Some(run), Some(run), need);
         slot.tokens = prompt.to_vec();
-        self.join(plan.seq, plan.from.unwrap_or(plan.seq), plan.start);
-        if !is_there {
-            self.slots[plan.seq.0 as usize].sent = 0;
+        let from = plan.from.unwrap_or(plan.seq);
+        if is_there {
+            self.join(plan.seq, from, plan.start)
+        } else {
+            self.follow(plan.seq, from, plan.start)
         }
         is_there
     }
@@ -165,6 +167,12 @@ impl Slots {
         (slot.sent, slot.spans) = (len, spans);
     }
 
+    /// The slot is to have the first `len` positions of `from`, which has not come that far yet.
+    pub(super) fn follow(&mut self, seq: SeqId, from: SeqId, len: u32) {
+        self.join(seq, from, len);
+        self.slots[seq.0 as usize].sent = 0;
+    }
+
     /// The next `len` prompt tokens of the slot are on their way.
     pub(super) fn send(&mut self, seq: SeqId, len: u32) {
         self.slots[seq.0 as usize].sent += len;
@@ -176,6 +184,18 @@ impl Slots {
         let slot = &mut self.slots[seq.0 as usize];
         slot.tokens.push(token);
         slot.sent += 1;
+    }
+
+    /// What was sent behind the first `len` positions did not come true.
+    pub(super) fn take_back(&mut self, seq: SeqId, len: u32) {
+        self.cut(seq, len);
+        let Some(Span { origin, .. }) = self.slots[seq.0 as usize].spans.last().copied() else { return };
+        let shares = |slot: &Slot| slot.spans.iter().any(|span| span.origin == origin);
+        // Who copied what did not come true keeps its cells; what comes now is in others.
+        if self.slots.iter().filter(|slot| shares(slot)).count() > 1 {
+            self.slots[seq.0 as usize].spans.push(Span { origin: self.next_origin, start: len });
+            self.next_origin += 1;
+        }
     }
 
     /// The run on the slot is over. Returns how many positions it keeps for others; 0: it is empty.

@@ -10,6 +10,7 @@ fn limits(n_seq: u32, n_batch: u32, depth: usize) -> Limits {
         n_parallel: n_seq,
         n_cells: 64 * n_seq,
         cuts_back: true,
+        rolls_back: true,
         min_reuse: 16,
         n_ctx: 64,
         n_vocab: N_VOCAB,
@@ -88,11 +89,11 @@ fn a_run_goes_through_open_prefill_decode_and_close() {
         outputs: vec![Output::token(SeqId(0), position, TokenId(token))],
     };
     let progress = scheduler.result(result(0, 3, 50)).expect("as asked for");
-    assert_eq!(progress, Progress { prompt_tokens: 3, generated_tokens: 1 });
+    assert_eq!(progress, Progress { prompt_tokens: 3, generated_tokens: 1, decode_tokens: 0 });
     assert_eq!(scheduler.next_frame(), batch(1, &[50], 3));
     let progress = scheduler.result(result(1, 4, 51)).expect("as asked for");
-    assert_eq!(progress, Progress { prompt_tokens: 0, generated_tokens: 1 });
-    let usage = Usage { prompt_tokens: 3, completion_tokens: 2, ..Usage::default() };
+    assert_eq!(progress, Progress { prompt_tokens: 0, generated_tokens: 1, decode_tokens: 1 });
+    let usage = Usage { prompt_tokens: 3, completion_tokens: 2, cached_tokens: 0, ..Usage::default() };
     for what in [
         TokenEvent::Token { token: TokenId(50), position: 3, logprobs: None },
         TokenEvent::Token { token: TokenId(51), position: 4, logprobs: None },
@@ -122,6 +123,44 @@ fn decoding_sequences_are_spread_over_the_depth() {
             }
         }
     }
+}
+
+/// How many micro-batches a run takes whose text repeats itself, and what it says of drafts.
+fn repetitive(limits: Limits, cost: StepCost) -> (u32, Usage) {
+    let mut bench = Bench::new(limits);
+    bench.scheduler.set_cost(cost);
+    let prompt: Vec<TokenId> = (0..30).map(|i| TokenId(10 + i % 3)).collect();
+    let all = GenerateSpec::new(RequestId::new("a"), prompt.clone());
+    let run = bench.scheduler.submit(GenerateSpec { max_tokens: 30, sampling: Sampling::greedy(), ..all });
+    let (run, mut steps, mut told) = (run.expect("room"), 0, Vec::new());
+    loop {
+        bench.send();
+        bench.compute();
+        steps += 1;
+        for event in bench.events() {
+            assert_eq!(event.run, run);
+            match event.what.expect("no failure") {
+                TokenEvent::Token { token, .. } => told.push(token),
+                TokenEvent::Finished { usage, .. } => {
+                    assert_eq!(told, answer(&prompt, 30));
+                    return (steps, usage);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn drafts_save_steps_and_change_nothing() {
+    let far = StepCost { fixed: 20.0, per_token: 1.0 };
+    let (steps, usage) = repetitive(limits(1, 32, 1), far);
+    assert!(steps < 25 && usage.rejected_tokens > 0, "{steps} {usage:?}");
+    assert_eq!(steps, 30 - usage.accepted_tokens, "a draft that came true is a step less");
+    let (without, usage) = repetitive(Limits { rolls_back: false, ..limits(1, 32, 1) }, far);
+    assert_eq!((without, usage.accepted_tokens, usage.rejected_tokens), (30, 0, 0));
+    // Where a token more costs as much as a step more, nothing is gained.
+    let (without, _) = repetitive(limits(1, 32, 1), StepCost { fixed: 0.0, per_token: 1.0 });
+    assert_eq!(without, 30);
 }
 
 #[test]
@@ -262,8 +301,11 @@ fn runs_end_at_a_stop_token_the_ceiling_or_the_contexts_end() {
         }
     };
     assert_eq!(end(5, 10, None), (FinishReason::Length, 10));
-    assert_eq!(end(5, 10, Some(2)), (FinishReason::Stop, 3));
-    assert_eq!(end(5, 3, Some(2)), (FinishReason::Stop, 3));
+    // The token that ends it may come before the place that it is taken from.
+    let told = answer(&spec("a", 5, 10).prompt, 5);
+    let first = told.iter().position(|token| *token == told[4]).expect("it is there") as u32 + 1;
+    assert_eq!(end(5, 10, Some(4)), (FinishReason::Stop, first));
+    assert_eq!(end(5, first, Some(4)), (FinishReason::Stop, first));
     assert_eq!(end(60, 10, None), (FinishReason::Length, 4));
     assert_eq!(end(63, 10, None), (FinishReason::Length, 1));
     assert_eq!(end(5, 0, None), (FinishReason::Length, 0));
@@ -292,7 +334,10 @@ fn a_cancelled_run_leaves_at_every_moment() {
     assert_eq!(bench.send(), [[(0, 0, 2)]]);
     bench.scheduler.cancel(next);
     let result = bench.model.compute().expect("a micro-batch under way").expect("no failure");
-    assert_eq!(bench.scheduler.result(result), Ok(Progress { prompt_tokens: 2, generated_tokens: 0 }));
+    assert_eq!(
+        bench.scheduler.result(result),
+        Ok(Progress { prompt_tokens: 2, generated_tokens: 0, decode_tokens: 0 })
+    );
     assert_eq!(bench.events(), []);
     // Ready, and its events not read.
     let ready = bench.submit("d", 1, 5);

@@ -40,6 +40,7 @@ fn spec() -> StageSpec {
         n_batch: 16,
         n_cells: 128,
         cuts_back: true,
+        rolls_back: true,
     }
 }
 
