@@ -10,6 +10,7 @@ mod batch;
 mod checkpoint;
 mod params;
 mod probe;
+mod saved;
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ pub use self::batch::{DecodeInput, Input, Place};
 pub use self::checkpoint::Checkpoint;
 pub use self::params::{ContextError, ContextParams, FlashAttention, KvType};
 pub use self::probe::ProbeFault;
+pub use self::saved::Saved;
 
 /// Ends a running decode from another thread. Cheap to clone; stays raised until it is replaced.
 ///

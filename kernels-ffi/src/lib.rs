@@ -24,7 +24,7 @@ pub mod vocab;
 pub use backend::{Backend, Device, DeviceKind};
 pub use context::{
     AbortHandle, Allocated, Checkpoint, Context, ContextError, ContextParams, DecodeError, DecodeInput, FlashAttention,
-    Input, KvType, Place,
+    Input, KvType, Place, Saved,
 };
 pub use embedding::{EmbeddingError, EmbeddingTable, TableLayout};
 pub use model::{LoadError, Model, ModelParams};

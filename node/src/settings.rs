@@ -20,6 +20,8 @@ pub const DEFAULT_GATEWAY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOC
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 9338);
 /// Sequences at the same time unless told otherwise.
 pub const DEFAULT_PARALLEL: u32 = 4;
+/// What `--kv-host` is by default.
+const DEFAULT_KV_HOST: ByteSize = ByteSize(256 << 20);
 /// Set to 1: all models call tools by the text convention. A model's own setting wins.
 const FORCE_TOOL_EMULATION: &str = "MESH_FORCE_TOOL_EMULATION";
 /// Most sequences that one llama.cpp context can hold.
@@ -117,6 +119,8 @@ pub struct StageSettings {
     pub parallel: u32,
     /// Whether likely tokens are computed ahead.
     pub speculate: bool,
+    /// For what idle conversations hold, beside the KV cache.
+    pub kv_host: ByteSize,
     /// Threads, KV type, devices.
     pub compute: Compute,
 }
@@ -142,6 +146,7 @@ struct ConfigFile {
     threads: Option<u32>,
     kv_type: Option<String>,
     flash_attn: Option<String>,
+    kv_host: Option<String>,
     speculate: Option<String>,
     gpu_layers: Option<toml::Value>,
     device: Option<String>,
@@ -347,6 +352,7 @@ fn stage(args: &NodeArgs, file: &ConfigFile) -> Result<StageSettings, SettingsEr
         ctx: positive("ctx", args.ctx.or(file.ctx))?,
         parallel,
         speculate,
+        kv_host: size("kv-host", args.kv_host, file.kv_host.as_deref())?.unwrap_or(DEFAULT_KV_HOST),
         compute: Compute {
             kv_type,
             flash_attention,

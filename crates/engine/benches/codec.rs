@@ -24,6 +24,7 @@ fn spec() -> StageSpec {
         n_cells: 8192,
         cuts_back: true,
         rolls_back: true,
+        n_parked: 0,
     }
 }
 

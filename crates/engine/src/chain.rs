@@ -57,6 +57,7 @@ pub fn merge<'a>(specs: impl IntoIterator<Item = &'a StageSpec>) -> Result<Stage
         all.n_cells = all.n_cells.min(next.n_cells);
         all.cuts_back &= next.cuts_back;
         all.rolls_back &= next.rolls_back;
+        all.n_parked = all.n_parked.min(next.n_parked);
     }
     Ok(all)
 }

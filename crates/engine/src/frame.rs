@@ -113,6 +113,27 @@ pub enum Command {
         /// The slot.
         seq: SeqId,
     },
+    /// Moves what a slot without a run holds to a place on the host, over what is there. The slot is empty then.
+    Park {
+        /// The slot.
+        seq: SeqId,
+        /// The place: below [`StageSpec::places`].
+        place: u32,
+    },
+    /// Gives the slot, which is emptied first, the first `len` positions of what is at a place, and keeps it there.
+    Fetch {
+        /// The place.
+        place: u32,
+        /// The slot.
+        seq: SeqId,
+        /// Positions.
+        len: u32,
+    },
+    /// Forgets what is at a place.
+    Drop {
+        /// The place.
+        place: u32,
+    },
     /// The run is over: all of the slot is forgotten, sampling state included.
     Close {
         /// The slot.
@@ -369,8 +390,15 @@ impl Command {
             }
             Self::Truncate { seq, len } | Self::Retain { seq, len } => ([*seq, *seq], *len),
             Self::Copy { from, to, len } => ([*from, *to], *len),
-            Self::Checkpoint { seq } | Self::Close { seq } => ([*seq, *seq], 0),
+            Self::Fetch { seq, len, .. } => ([*seq, *seq], *len),
+            Self::Checkpoint { seq } | Self::Close { seq } | Self::Park { seq, .. } => ([*seq, *seq], 0),
+            Self::Drop { .. } => ([SeqId(0); 2], 0),
         };
+        if let Self::Park { place, .. } | Self::Fetch { place, .. } | Self::Drop { place } = self
+            && *place >= spec.places()
+        {
+            return Err(StageError::InvalidFrame(format!("place {place} of {}", spec.places())));
+        }
         if let Some(seq) = slots.iter().find(|seq| seq.0 >= spec.n_seq) {
             return Err(StageError::InvalidFrame(format!("sequence {} of {}", seq.0, spec.n_seq)));
         }

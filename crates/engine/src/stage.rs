@@ -11,6 +11,9 @@ use tokio::task::JoinSet;
 use crate::error::StageError;
 use crate::frame::Frame;
 
+/// Places on the host for each slot.
+const PLACES_PER_SLOT: u32 = 4;
+
 /// What a stage is: known to both ends from the local manifest, never taken from a peer's word.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageSpec {
@@ -38,9 +41,16 @@ pub struct StageSpec {
     /// Whether the positions computed last can be taken back at any time. Where not (recurrent layers; sliding windows,
     /// which may have moved on over what an earlier position needs), nothing is computed that may have to be.
     pub rolls_back: bool,
+    /// Positions that idle slots may leave on the host, all places there together; 0: there are none.
+    pub n_parked: u32,
 }
 
 impl StageSpec {
+    /// Places on the host, each for what one slot held.
+    pub fn places(&self) -> u32 {
+        if self.n_parked > 0 { PLACES_PER_SLOT.saturating_mul(self.n_seq) } else { 0 }
+    }
+
     /// Whether it makes the rows from tokens itself.
     pub fn is_first(&self) -> bool {
         self.layers.start() == 0

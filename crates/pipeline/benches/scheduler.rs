@@ -24,6 +24,7 @@ fn scheduler(sequences: u32, depth: usize) -> Scheduler {
         n_cells: N_CTX * sequences,
         cuts_back: true,
         rolls_back: true,
+        n_parked: 0,
     };
     let mut scheduler = Scheduler::new(Limits::new(&spec, &Config { depth, max_queue: 0, ..Config::default() }));
     for run in 0..sequences {

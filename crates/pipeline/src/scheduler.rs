@@ -6,7 +6,9 @@
 //!
 //! A slot keeps what it holds when its run is over. A run whose prompt begins with it starts behind it: on that slot
 //! (cut back to what they share), or on another that gets a copy, where the slot is busy or its own conversation is
-//! likely to go on. Where the shared part is still being computed by another run, it is waited for.
+//! likely to go on. Where the shared part is still being computed by another run, it is waited for. What gives way, or
+//! has been idle for long while others ran, moves to a place on the host, if there is room, and is fetched from there
+//! (`scheduler/parking.rs`).
 //!
 //! Rules that hold at any time (and that the property test checks):
 //! - a slot belongs to one run; its positions are computed in order, without gaps; the last stage's answer to a token
@@ -33,6 +35,7 @@
 mod admission;
 mod batch;
 mod home;
+mod parking;
 mod run;
 mod slots;
 mod speculate;
@@ -65,6 +68,10 @@ pub struct Limits {
     pub cuts_back: bool,
     /// Whether drafts may be sent: they can always be taken back.
     pub rolls_back: bool,
+    /// Positions that idle slots may leave on the host, in places of their own.
+    pub n_parked: u32,
+    /// Such places.
+    pub n_places: u32,
     /// Fewest tokens that are kept, or taken from another slot; at least 1.
     pub min_reuse: u32,
     /// Positions of a sequence.
@@ -91,6 +98,8 @@ impl Limits {
             n_cells: stage.n_cells,
             cuts_back: stage.cuts_back,
             rolls_back: stage.rolls_back && config.speculate,
+            n_parked: stage.n_parked,
+            n_places: stage.places(),
             min_reuse: MIN_REUSE,
             n_ctx: stage.n_ctx.min(stage.n_cells),
             n_vocab: stage.n_vocab,

@@ -84,6 +84,7 @@ impl Scripted {
             n_cells: CONTEXT,
             cuts_back: true,
             rolls_back: true,
+            n_parked: 0,
         };
         let last = *tokens.last().unwrap();
         let script = move |_: &[TokenId], index: u32| TokenId(tokens.get(index as usize).copied().unwrap_or(last));

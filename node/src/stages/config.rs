@@ -63,7 +63,9 @@ impl StagePlan {
 
     /// About the memory that the stage takes where it computes so.
     pub fn memory(&self, info: &ModelInfo, compute: &Compute) -> ByteSize {
-        ByteSize(info.footprint(self.layers, &self.limits.room(compute)).total().saturating_add(RUNTIME))
+        let parked = self.limits.host_bytes(info, self.layers, compute.kv_type);
+        let footprint = info.footprint(self.layers, &self.limits.room(compute));
+        ByteSize(footprint.total().saturating_add(parked).saturating_add(RUNTIME))
     }
 }
 
@@ -73,8 +75,10 @@ pub fn shape(info: &ModelInfo, limits: Limits, compute: &Compute, cuts: Vec<u32>
     let footprint = |start, end| LayerRange::new(start, end).map(|layers| info.footprint(layers, &room));
     let layer = |layer| {
         let alone = footprint(layer, layer + 1).unwrap_or_default();
+        let range = LayerRange::new(layer, layer + 1);
+        let parked = range.map_or(0, |range| limits.host_bytes(info, range, compute.kv_type));
         let weights = info.layer_bytes.get(layer as usize).copied().unwrap_or(0);
-        LayerCost { weights, cache: alone.cache.saturating_add(alone.state) }
+        LayerCost { weights, cache: alone.cache.saturating_add(alone.state).saturating_add(parked) }
     };
     let layers: Vec<LayerCost> = (0..info.n_layer).map(layer).collect();
     let whole = footprint(0, info.n_layer).unwrap_or_default();
@@ -104,7 +108,8 @@ mod tests {
         for name in [mesh_engine::testkit::SMOLLM2, mesh_engine::testkit::GEMMA3] {
             let source = Source::open(&mesh_engine::testkit::model_path(name)).unwrap();
             let info = ModelInfo::of(source.header()).unwrap();
-            let (limits, compute) = (Limits::for_parallel(4, 4096, 512, &info), Compute::with_threads(1));
+            let compute = Compute::with_threads(1);
+            let limits = Limits::for_parallel(4, 4096, 512, &info).with_host_memory(256 << 20, &info, compute.kv_type);
             let shape = shape(&info, limits, &compute, Vec::new());
             for (start, end) in [(0, info.n_layer), (0, 7), (7, 14), (10, info.n_layer)] {
                 let layers = LayerRange::new(start, end).unwrap();

@@ -185,6 +185,7 @@ impl Wanted {
                 n_seq: request.sequences,
                 n_batch: request.batch,
                 n_cells: request.cells,
+                n_parked: request.parked,
             },
             kv_type: request.kv_type.parse().map_err(|_| Malformed("an unknown KV type"))?,
             owner,

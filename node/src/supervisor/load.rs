@@ -143,6 +143,7 @@ impl Supervisor {
             sequences: plan.limits.n_seq,
             batch: plan.limits.n_batch,
             cells: plan.limits.n_cells,
+            parked: plan.limits.n_parked,
             kv_type: self.parts.settings.compute.kv_type.name().to_owned(),
         };
         let mut control = StageControlClient::new(self.parts.mesh.channel(&stage.peer));

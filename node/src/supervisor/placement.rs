@@ -76,7 +76,11 @@ pub fn shape_of(model: &ServedModel, settings: &StageSettings) -> ModelShape {
 }
 
 fn limits(model: &ServedModel, settings: &StageSettings) -> Limits {
-    Limits::for_parallel(settings.parallel, model.context, BATCH, &model.info)
+    Limits::for_parallel(settings.parallel, model.context, BATCH, &model.info).with_host_memory(
+        settings.kv_host.0,
+        &model.info,
+        settings.compute.kv_type,
+    )
 }
 
 impl Supervisor {

@@ -32,6 +32,7 @@ impl Supervisor {
             n_cells: context.saturating_mul(parallel),
             cuts_back: true,
             rolls_back: true,
+            n_parked: 0,
         };
         let voice = Voice::new(script.clone(), self.model.vocab.clone());
         let stage = ScriptedStage::new(spec, voice).with_service_time(script.token_time());

@@ -39,6 +39,7 @@ fn spec() -> StageSpec {
         n_cells: 256,
         cuts_back: true,
         rolls_back: true,
+        n_parked: 0,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The checks, one for each clause of the contract.
 
 mod drafts;
+mod parking;
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::frame::{Command, Frame, MicroBatch, Open, Rows, SeqId, StepFailure, S
 type Check = for<'a> fn(&'a Bench<'a>) -> BoxFuture<'a, Result<(), String>>;
 
 /// By name, in the order in which they run.
-pub(super) const ALL: [(&str, Check); 12] = [
+pub(super) const ALL: [(&str, Check); 13] = [
     ("answers every batch once and in order", |bench| order(bench).boxed()),
     ("computes what was sent before the input closed", |bench| graceful(bench).boxed()),
     ("ends the link on an invalid frame", |bench| invalid(bench).boxed()),
@@ -29,6 +30,7 @@ pub(super) const ALL: [(&str, Check); 12] = [
     ("forgets a closed slot", |bench| close(bench).boxed()),
     ("keeps what is retained", |bench| retain(bench).boxed()),
     ("verifies drafts", |bench| drafts::verify(bench).boxed()),
+    ("parks and fetches", |bench| parking::park(bench).boxed()),
 ];
 
 /// Beyond two steps' time, what a new link may take to answer.

@@ -155,6 +155,7 @@ impl Noise {
             n_cells: 100_000,
             cuts_back: true,
             rolls_back: true,
+            n_parked: 0,
         };
         let sampling = Sampling { seed: self.seed, temperature: self.temperature, ..Sampling::default() };
         let all = Open::new(SeqId(0), RequestId::new("r"), 1, sampling);

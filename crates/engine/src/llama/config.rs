@@ -1,5 +1,6 @@
 //! What a llama stage is made from. Travels to the child process as JSON.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use kernels_ffi::{FlashAttention, KvType, TableLayout};
@@ -109,6 +110,8 @@ pub struct Limits {
     pub n_batch: u32,
     /// Positions of all sequences together.
     pub n_cells: u32,
+    /// Positions that idle sequences may leave on the host.
+    pub n_parked: u32,
 }
 
 /// Slots beside each that runs, and at least so many: they keep what was computed, for prompts that begin with it. Not
@@ -125,19 +128,30 @@ impl Limits {
         // A running state takes memory for every slot.
         let kept = if keeps_running_state(&info.architecture) { 0 } else { (KEPT_PER_RUN * parallel).max(MIN_KEPT) };
         let n_seq = parallel.saturating_add(kept).min(MAX_SLOTS).max(parallel);
-        Self { n_ctx, n_seq, n_batch, n_cells: n_ctx.saturating_mul(parallel) }
+        Self { n_ctx, n_seq, n_batch, n_cells: n_ctx.saturating_mul(parallel), n_parked: 0 }
+    }
+
+    /// With as many positions on the host as `memory` bytes hold, all stages of the model together.
+    #[must_use]
+    pub fn with_host_memory(self, memory: u64, info: &ModelInfo, kv_type: KvType) -> Self {
+        let kept = kept_bytes(info, 0..info.n_layer, kv_type);
+        let n_parked = memory.checked_div(kept).map_or(0, |positions| u32::try_from(positions).unwrap_or(u32::MAX));
+        Self { n_parked, ..self }
+    }
+
+    /// What a stage with `layers` may come to keep on the host.
+    pub fn host_bytes(self, info: &ModelInfo, layers: LayerRange, kv_type: KvType) -> u64 {
+        kept_bytes(info, layers.start()..layers.end(), kv_type).saturating_mul(self.n_parked.into())
     }
 
     /// What memory is to be reckoned for, where a stage within these limits computes so.
     pub fn room(self, compute: &Compute) -> Room {
-        let named = |name: &str| GgmlType::all().iter().find(|kind| kind.name() == name).copied();
         Room {
             cells: self.n_cells,
             sequences: self.n_seq,
             batch: self.n_batch,
             logits: self.n_seq.saturating_add(compute.max_logits_rows).saturating_add(MAX_DRAFTS),
-            // Every type of the cache is one of files.
-            cache_type: named(compute.kv_type.name()).unwrap_or(GgmlType::F32),
+            cache_type: cache_type(compute.kv_type),
             fused_attention: compute.flash_attention != FlashAttention::Off,
         }
     }
@@ -154,10 +168,22 @@ impl Limits {
             n_seq: self.n_seq,
             n_batch: self.n_batch,
             n_cells: self.n_cells,
+            n_parked: self.n_parked,
             cuts_back: !keeps_running_state(&info.architecture),
             rolls_back: !keeps_running_state(&info.architecture) && !info.has_windows(),
         }
     }
+}
+
+/// Bytes that some layers keep of a position.
+fn kept_bytes(info: &ModelInfo, layers: Range<u32>, kv_type: KvType) -> u64 {
+    let layers = info.layer_cache.get(layers.start as usize..layers.end as usize).unwrap_or_default();
+    layers.iter().map(|layer| layer.bytes_per_token(cache_type(kv_type))).fold(0, u64::saturating_add)
+}
+
+/// Every type of the cache is one of files.
+fn cache_type(kv_type: KvType) -> GgmlType {
+    GgmlType::all().iter().find(|kind| kind.name() == kv_type.name()).copied().unwrap_or(GgmlType::F32)
 }
 
 /// Whether llama.cpp keeps a running state for some layers of this architecture, which cannot be cut back

@@ -10,7 +10,7 @@ use kernels_ffi::{
 use mesh_types::TokenId;
 
 use super::config::{Fed, LlamaStageConfig};
-use super::sequences::Slot;
+use super::sequences::{Parked, Slot};
 use crate::constraint::{Enforcer, Lexicon};
 use crate::error::StageError;
 use crate::frame::{Frame, MAX_DRAFTS, MicroBatch, Output, Rows, Segment, SeqId, StepFailure, StepResult, Want};
@@ -34,6 +34,7 @@ pub(super) struct Engine {
     /// Of the last stage.
     pub(super) head: Option<Head>,
     pub(super) slots: Vec<Slot>,
+    pub(super) places_on_host: Vec<Option<Parked>>,
     places: Vec<Place>,
     tokens: Vec<i32>,
 }
@@ -78,6 +79,7 @@ impl Engine {
             keeps_rows: config.keeps_rows,
             head,
             slots: (0..spec.n_seq).map(|_| Slot::default()).collect(),
+            places_on_host: (0..spec.places()).map(|_| None).collect(),
             spec: spec.clone(),
             places: Vec::new(),
             tokens: Vec::new(),
@@ -97,6 +99,7 @@ impl Engine {
         self.context.set_abort(abort);
         self.context.clear();
         self.slots.fill_with(Slot::default);
+        self.places_on_host.fill_with(|| None);
     }
 
     /// Applies one frame; returns the one to hand on.

@@ -1,4 +1,4 @@
-//! What each KV slot of a loaded stage holds, and what commands do to it: opened, copied, cut back, closed.
+//! What each KV slot of a loaded stage holds, and what commands do to it: opened, copied, cut back, parked, closed.
 //!
 //! Recurrent layers keep one running state a sequence, which cannot be cut back. Such a stage keeps checkpoints, on the
 //! host, where it is told to; cutting back to one of them sets the state to it.
@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use kernels_ffi::Checkpoint;
+use kernels_ffi::{Checkpoint, Saved};
 
 use super::engine::Engine;
 use crate::error::StageError;
@@ -22,6 +22,12 @@ pub(super) struct Slot {
     pub(super) spoilt: bool,
     pub(super) run: Option<Run>,
     /// States that recurrent layers can be set back to, the latest last.
+    checkpoints: VecDeque<Arc<Checkpoint>>,
+}
+
+/// What a slot held, on the host.
+pub(super) struct Parked {
+    saved: Saved,
     checkpoints: VecDeque<Arc<Checkpoint>>,
 }
 
@@ -41,6 +47,9 @@ impl Engine {
             Command::Truncate { seq, len } => self.truncate(*seq, *len),
             Command::Copy { from, to, len } => self.copy(*from, *to, *len),
             Command::Checkpoint { seq } => self.keep_checkpoint(*seq),
+            Command::Park { seq, place } => return self.park(*seq, *place),
+            Command::Fetch { place, seq, len } => self.fetch(*place, *seq, *len),
+            Command::Drop { place } => self.places_on_host[*place as usize] = None,
             Command::Close { seq } => {
                 self.context.clear_seq(seq.0);
                 *self.slot(*seq) = Slot::default();
@@ -85,6 +94,32 @@ impl Engine {
             }
         }
         self.truncate(to, len);
+    }
+
+    fn park(&mut self, seq: SeqId, place: u32) -> Result<(), StageError> {
+        if self.slot(seq).run.is_some() {
+            return Err(StageError::InvalidFrame(format!("slot {} with a run is to be parked", seq.0)));
+        }
+        let slot = std::mem::take(self.slot(seq));
+        let saved = if slot.spoilt { None } else { self.context.save(seq.0) };
+        self.context.clear_seq(seq.0);
+        self.places_on_host[place as usize] = saved.map(|saved| Parked { saved, checkpoints: slot.checkpoints });
+        Ok(())
+    }
+
+    /// Where nothing is there, or the cache has no room, the slot stays empty: the next batch for it fails.
+    fn fetch(&mut self, place: u32, seq: SeqId, len: u32) {
+        let loaded = match &self.places_on_host[place as usize] {
+            Some(parked) if self.context.load(seq.0, &parked.saved) => {
+                Slot { len: parked.saved.len(), checkpoints: parked.checkpoints.clone(), ..Slot::default() }
+            }
+            _ => {
+                self.context.clear_seq(seq.0);
+                Slot::default()
+            }
+        };
+        *self.slot(seq) = loaded;
+        self.truncate(seq, len);
     }
 
     fn keep_checkpoint(&mut self, seq: SeqId) {

@@ -10,6 +10,8 @@ use crate::stage::StageSpec;
 /// All slots of a link. Indices were checked against the spec before they come here.
 pub(super) struct Slots {
     slots: Vec<Slot>,
+    /// On the host.
+    places: Vec<Slot>,
     cuts_back: bool,
 }
 
@@ -31,7 +33,8 @@ struct Slot {
 
 impl Slots {
     pub(super) fn new(spec: &StageSpec) -> Self {
-        Self { slots: vec![Slot::default(); spec.n_seq as usize], cuts_back: spec.cuts_back }
+        let empty = |count: u32| vec![Slot::default(); count as usize];
+        Self { slots: empty(spec.n_seq), places: empty(spec.places()), cuts_back: spec.cuts_back }
     }
 
     pub(super) fn apply(&mut self, command: &Command) -> Result<(), StageError> {
@@ -51,6 +54,17 @@ impl Slots {
                 }
                 self.truncate(to, len);
             }
+            Command::Park { seq, place } => {
+                if self.slots[seq.0 as usize].prompt_len.is_some() {
+                    return Err(StageError::InvalidFrame(format!("slot {} with a run is to be parked", seq.0)));
+                }
+                self.places[place as usize] = std::mem::take(&mut self.slots[seq.0 as usize]);
+            }
+            Command::Fetch { place, seq, len } => {
+                self.slots[seq.0 as usize] = self.places[place as usize].clone();
+                self.truncate(seq, len);
+            }
+            Command::Drop { place } => self.places[place as usize] = Slot::default(),
             Command::Close { seq } => self.slots[seq.0 as usize] = Slot::default(),
             Command::Retain { seq, len } => {
                 self.slots[seq.0 as usize].prompt_len = None;

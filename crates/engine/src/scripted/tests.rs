@@ -16,6 +16,7 @@ fn spec(start: u32, end: u32) -> StageSpec {
         n_cells: 64,
         cuts_back: true,
         rolls_back: true,
+        n_parked: 64,
     }
 }
 

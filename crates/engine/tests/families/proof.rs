@@ -27,7 +27,7 @@ pub(crate) struct Proof {
     pub(crate) within: f32,
 }
 
-const LIMITS: Limits = Limits { n_ctx: 64, n_seq: 4, n_batch: 32, n_cells: 256 };
+const LIMITS: Limits = Limits { n_ctx: 64, n_seq: 4, n_batch: 32, n_cells: 256, n_parked: 0 };
 
 impl Proof {
     /// Bit by bit, on the processor.

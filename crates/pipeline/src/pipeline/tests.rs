@@ -25,6 +25,7 @@ fn stage_spec(n_seq: u32) -> StageSpec {
         n_cells: N_CTX * n_seq,
         cuts_back: true,
         rolls_back: true,
+        n_parked: 0,
     }
 }
 

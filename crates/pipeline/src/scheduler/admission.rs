@@ -25,19 +25,26 @@ impl Scheduler {
 
     fn start(&mut self, run: RunId, plan: &Plan) {
         let Some(state) = self.runs.get_mut(&run) else { return };
-        let (held, need) = (self.slots.sent(plan.seq), state.need(self.limits.n_ctx));
-        self.commands.extend(plan.evict.iter().map(|seq| Command::Close { seq: *seq }));
+        let need = state.need(self.limits.n_ctx);
+        let overwritten = (plan.from.is_some() || plan.start == 0).then_some(plan.seq);
+        for seq in plan.evict.iter().copied().chain(overwritten) {
+            self.give_way(seq, plan.from);
+        }
+        let held = self.slots.sent(plan.seq);
+        let Some(state) = self.runs.get_mut(&run) else { return };
         let is_there = self.slots.take(plan, run, &state.spec.prompt, need);
         state.seq = Some(plan.seq);
         let seq = plan.seq;
         match plan.from {
             Some(from) if !is_there => {
                 state.phase = Phase::Following { from, len: plan.start };
-                self.commands.extend((held > 0).then_some(Command::Close { seq }));
                 return;
             }
+            Some(from) if self.slots.is_place(from) => {
+                state.fetched = Some(from);
+                self.fetch(from, seq, plan.start);
+            }
             Some(from) => self.commands.push_back(Command::Copy { from, to: seq, len: plan.start }),
-            None if held > plan.start && plan.start == 0 => self.commands.push_back(Command::Close { seq }),
             None if held > plan.start => self.commands.push_back(Command::Truncate { seq, len: plan.start }),
             None => {}
         }
@@ -140,8 +147,13 @@ impl Scheduler {
         let Some(state) = self.runs.get_mut(&run) else { return };
         let Some(seq) = state.seq else { return };
         tracing::info!(request = %state.spec.request, cached = state.cached, "a prefix does not hold: begun again");
+        let fetched = state.fetched.take();
         state.begin_again();
         self.leave(run);
+        if let Some(place) = fetched.filter(|place| self.slots.sent(*place) > 0) {
+            self.slots.empty(place);
+            self.commands.push_back(Command::Drop { place: self.slots.place(place) });
+        }
         self.slots.release(seq);
         self.commands.push_back(Command::Close { seq });
         self.end_followers(seq);

@@ -31,6 +31,8 @@ pub(super) struct Model {
     depth: usize,
     link: VecDeque<Frame>,
     slots: Vec<Slot>,
+    /// On the host.
+    places: Vec<Vec<TokenId>>,
     next_step: u64,
     next_cell: u64,
     /// A step was failed or a slot spoilt: what is built on it may fail as well.
@@ -62,6 +64,7 @@ impl Model {
             n_cells: limits.n_cells,
             cuts_back: limits.cuts_back,
             rolls_back: limits.rolls_back,
+            n_parked: limits.n_parked,
         };
         let slots = vec![Slot::default(); limits.n_seq as usize];
         Self {
@@ -69,6 +72,7 @@ impl Model {
             depth: limits.depth,
             link: VecDeque::new(),
             slots,
+            places: vec![Vec::new(); limits.n_places as usize],
             next_step: 0,
             next_cell: 0,
             is_shaky: false,
@@ -189,6 +193,24 @@ impl Model {
                 self.cut(*seq, *len);
             }
             Command::Truncate { seq, len } => self.cut(*seq, *len),
+            Command::Park { seq, place } => {
+                let slot = std::mem::take(self.slot(*seq));
+                assert!(slot.prompt_len.is_none(), "slot {} is parked with a run", seq.0);
+                assert!(self.is_shaky || !slot.held.is_empty(), "nothing is parked");
+                self.places[*place as usize] = slot.held.into_iter().map(|held| held.0).collect();
+                let parked: usize = self.places.iter().map(Vec::len).sum();
+                assert!(parked <= self.spec.n_parked as usize, "{parked} positions on the host");
+            }
+            Command::Fetch { place, seq, len } => {
+                let parked = self.places[*place as usize].clone();
+                assert!(self.is_shaky || parked.len() >= *len as usize, "more is fetched than there is");
+                let cells = self.next_cell..;
+                self.next_cell += parked.len() as u64;
+                assert!(self.slot(*seq).held.is_empty(), "slot {} is fetched over", seq.0);
+                *self.slot(*seq) = Slot { held: parked.into_iter().zip(cells).collect(), ..Slot::default() };
+                self.cut(*seq, *len);
+            }
+            Command::Drop { place } => self.places[*place as usize].clear(),
             Command::Checkpoint { .. } => panic!("the scheduler sets nothing back"),
             Command::Copy { from, to, len } => {
                 assert!(from != to && self.slot(*to).prompt_len.is_none(), "a copy over a run");

@@ -60,6 +60,8 @@ fn limits() -> impl Strategy<Value = Limits> {
             n_cells,
             cuts_back,
             rolls_back: cuts_back && depth != 2,
+            n_parked: 20 * (n_cells % 4),
+            n_places: if n_cells % 4 == 0 { 0 } else { 1 + n_cells % 3 },
             min_reuse,
             n_ctx: 32,
             n_vocab: N_VOCAB,

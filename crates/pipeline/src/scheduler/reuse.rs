@@ -11,6 +11,8 @@ const LIMITS: Limits = Limits {
     n_cells: 128,
     cuts_back: true,
     rolls_back: true,
+    n_parked: 0,
+    n_places: 0,
     min_reuse: 4,
     n_ctx: 64,
     n_vocab: N_VOCAB,
@@ -223,6 +225,50 @@ fn runs_that_need_the_cells_get_them() {
     assert_eq!((bench.scheduler.active(), bench.scheduler.queued()), (1, 1));
     let ended = bench.settle(runs);
     assert!(ended.iter().all(|(said, _)| said.len() == 14));
+}
+
+#[test]
+fn what_gives_way_is_found_again_on_the_host() {
+    let mut bench = Bench::new(Limits { n_seq: 1, n_parallel: 1, n_cells: 64, n_parked: 100, n_places: 4, ..LIMITS });
+    let prompts = [0, 100, 200].map(|at| prompt(&[(at, at + 20)]));
+    for prompt in &prompts {
+        assert_eq!(bench.ask(prompt, 5), 0);
+    }
+    // The last one is still in the slot; the others come back whole, with what was said to them.
+    for (prompt, more) in [(&prompts[0], 300), (&prompts[1], 310), (&prompts[2], 320)] {
+        assert_eq!(bench.ask(&next_turn(prompt, 5, (more, more + 5)), 3), 24);
+    }
+    let fetched = bench.commands.iter().filter(|command| matches!(command, Command::Fetch { .. })).count();
+    assert_eq!(fetched, 3);
+    assert_eq!(bench.copies(), []);
+}
+
+#[test]
+fn the_host_holds_so_much_and_no_more() {
+    let mut bench = Bench::new(Limits { n_seq: 1, n_parallel: 1, n_cells: 64, n_parked: 30, n_places: 4, ..LIMITS });
+    let prompts = [0, 100, 200].map(|at| prompt(&[(at, at + 20)]));
+    for prompt in &prompts {
+        bench.ask(prompt, 5);
+    }
+    assert_eq!(bench.ask(&next_turn(&prompts[0], 5, (300, 305)), 3), 0, "it gave way to the second");
+    // Part of a conversation that goes on there: it stays for that.
+    let mut bench = Bench::new(Limits { n_seq: 1, n_parallel: 1, n_cells: 64, n_parked: 100, n_places: 4, ..LIMITS });
+    bench.ask(&prompts[0], 5);
+    bench.ask(&prompts[1], 5);
+    assert_eq!(bench.ask(&prompt(&[(0, 15), (400, 410)]), 3), 15);
+    assert_eq!(bench.ask(&next_turn(&prompts[0], 5, (300, 305)), 3), 24);
+}
+
+#[test]
+fn what_is_idle_for_long_leaves_the_cache() {
+    let limits = Limits { n_ctx: 600, n_cells: 1200, n_parked: 100, n_places: 4, rolls_back: false, ..LIMITS };
+    let mut bench = Bench::new(limits);
+    bench.ask(&prompt(&[(0, 20)]), 5);
+    bench.ask(&prompt(&[(100, 110)]), 100);
+    assert_eq!(bench.scheduler.slots.held(SeqId(0)).len(), 24, "it was not long");
+    bench.ask(&prompt(&[(200, 210)]), 300);
+    assert_eq!(bench.scheduler.slots.held(SeqId(0)).len(), 0);
+    assert_eq!(bench.ask(&next_turn(&prompt(&[(0, 20)]), 5, (300, 305)), 3), 24);
 }
 
 #[test]

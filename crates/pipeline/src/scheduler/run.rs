@@ -15,6 +15,8 @@ pub(super) struct Run {
     pub(super) held: bool,
     /// Prompt tokens that were there already.
     pub(super) cached: u32,
+    /// The place on the host that its prefix came from.
+    pub(super) fetched: Option<SeqId>,
     /// Its next micro-batch is for it alone.
     pub(super) alone: bool,
     /// Whether it was begun again, without a prefix: what it found did not hold.
@@ -62,6 +64,7 @@ impl Run {
             phase: Phase::Queued,
             held: false,
             cached: 0,
+            fetched: None,
             alone: false,
             afresh: false,
             generated: 0,

@@ -11,14 +11,21 @@ use mesh_types::TokenId;
 use super::{Limits, RunId};
 use crate::prefix::PrefixIndex;
 
+mod parked;
+
+pub(super) use parked::Parked;
+
 /// All slots.
 #[derive(Debug)]
 pub(super) struct Slots {
+    /// Behind them the places on the host, which are never anybody's.
     slots: Vec<Slot>,
     index: PrefixIndex,
     limits: Limits,
     /// Counts what was done to slots: the time by which the least recently used is found.
     now: u64,
+    /// Tokens of decoding sequences computed so far.
+    decoded: u64,
     next_origin: u64,
 }
 
@@ -36,6 +43,8 @@ struct Slot {
     reserved: u32,
     spans: Vec<Span>,
     used: u64,
+    /// What was decoded in all when its run was over.
+    idle_since: u64,
 }
 
 /// Positions that were computed in one go: a copy shares those cells.
@@ -72,10 +81,11 @@ struct Candidate {
 impl Slots {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
-            slots: (0..limits.n_seq).map(|_| Slot::default()).collect(),
+            slots: (0..limits.n_seq + limits.n_places).map(|_| Slot::default()).collect(),
             index: PrefixIndex::default(),
             limits,
             now: 0,
+            decoded: 0,
             next_origin: 0,
         }
     }
@@ -114,7 +124,9 @@ impl Slots {
         let candidate = if afresh { None } else { self.best(prompt) };
         let (seq, start, from) = match candidate {
             None => (self.least_used(None)?, 0, None),
-            Some(found) if found.is_busy => (self.least_used(None)?, found.len, Some(found.seq)),
+            Some(found) if found.is_busy || self.is_place(found.seq) => {
+                (self.least_used(None)?, found.len, Some(found.seq))
+            }
             Some(found) => {
                 match self.least_used(Some(found.seq)).filter(|other| self.is_worth_keeping(found, *other)) {
                     Some(other) => (other, found.len, Some(found.seq)),
@@ -161,7 +173,8 @@ impl Slots {
     pub(super) fn join(&mut self, seq: SeqId, from: SeqId, len: u32) {
         let mut spans = self.slots[from.0 as usize].spans.clone();
         spans.retain(|span| span.start < len);
-        spans.push(Span { origin: self.next_origin, start: len });
+        // What comes from the host shares no cells.
+        spans.push(Span { origin: self.next_origin, start: if self.is_place(from) { 0 } else { len } });
         self.next_origin += 1;
         let slot = &mut self.slots[seq.0 as usize];
         (slot.sent, slot.spans) = (len, spans);
@@ -206,6 +219,7 @@ impl Slots {
             return 0;
         }
         self.slots[seq.0 as usize].run = None;
+        self.slots[seq.0 as usize].idle_since = self.decoded;
         self.cut(seq, sent);
         self.touch(seq);
         sent
@@ -251,12 +265,14 @@ impl Slots {
         self.slots[seq.0 as usize].used = self.now;
     }
 
-    /// The slot that saves most; of equals one that is idle, then the one used last.
+    /// The slot that saves most; of equals one that is not on the host, one that is idle, then the one used last.
     fn best(&self, prompt: &[TokenId]) -> Option<Candidate> {
         let common = self.index.common(prompt);
         let candidates =
             common.into_iter().filter_map(|(seq, common)| self.candidate(seq, common, prompt.len() as u32));
-        candidates.max_by_key(|found| (found.len, !found.is_busy, self.slots[found.seq.0 as usize].used))
+        let is_here = |found: &Candidate| !self.is_place(found.seq);
+        candidates
+            .max_by_key(|found| (found.len, is_here(found), !found.is_busy, self.slots[found.seq.0 as usize].used))
     }
 
     /// What of `common` tokens can be used. One token of a prompt is always computed: its logits are needed.
@@ -266,6 +282,7 @@ impl Slots {
         let len = common.min(prompt.saturating_sub(1));
         // A sequence that cannot be cut back is used as it is; and a busy one goes on meanwhile.
         let fits = self.limits.cuts_back || (!is_busy && len == slot.sent);
+        let fits = fits && (!self.is_place(seq) || self.is_worth_fetching(seq, len));
         let more = slot.sent.saturating_sub(len);
         (len >= self.limits.min_reuse && fits).then_some(Candidate { seq, len, is_busy, more })
     }
@@ -321,7 +338,8 @@ impl Slots {
         own.retain(|span| span.start < plan.start);
         add(&own, plan.start);
         let shared: u32 = reach.values().map(|(start, end)| end - start).sum();
-        shared.saturating_add(need - plan.start.min(need))
+        let there = if plan.from.is_some_and(|from| self.is_place(from)) { 0 } else { plan.start };
+        shared.saturating_add(need - there.min(need))
     }
 
     /// What stages should have of a slot.

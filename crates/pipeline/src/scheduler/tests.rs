@@ -11,6 +11,8 @@ fn limits(n_seq: u32, n_batch: u32, depth: usize) -> Limits {
         n_cells: 64 * n_seq,
         cuts_back: true,
         rolls_back: true,
+        n_parked: 0,
+        n_places: 0,
         min_reuse: 16,
         n_ctx: 64,
         n_vocab: N_VOCAB,

@@ -41,6 +41,7 @@ fn spec() -> StageSpec {
         n_cells: 128,
         cuts_back: true,
         rolls_back: true,
+        n_parked: 0,
     }
 }
 

@@ -85,6 +85,7 @@ pub(crate) fn spec(start: u32, end: u32, n_embd: u32) -> StageSpec {
         n_cells: 12288,
         cuts_back: true,
         rolls_back: true,
+        n_parked: 64,
     }
 }
 

@@ -1,0 +1,46 @@
+//! What slots hold moves to the host and back.
+//!
+//! Every token that is computed looks at all cells in use, and runs need cells: so what is idle leaves the cache where a
+//! run needs its slot or its cells, or when others have decoded for a while. On the host it costs memory alone.
+
+use mesh_engine::{Command, SeqId};
+
+use super::Scheduler;
+use super::slots::Parked;
+
+impl Scheduler {
+    /// What an idle slot holds makes room: it moves to the host, or is forgotten. `protected` is about to be fetched.
+    pub(super) fn give_way(&mut self, seq: SeqId, protected: Option<SeqId>) {
+        if self.slots.sent(seq) > 0 && !self.park(seq, protected, true) {
+            self.slots.empty(seq);
+            self.commands.push_back(Command::Close { seq });
+        }
+    }
+
+    /// `tokens` of decoding sequences were computed: one slot that is idle for long leaves, if there is room.
+    pub(super) fn park_idle(&mut self, tokens: u32) {
+        if let Some(seq) = self.slots.decoded(tokens) {
+            self.park(seq, None, false);
+        }
+    }
+
+    /// Slot `seq` gets the first `len` tokens of what is at a place. That stays there where it is more than these.
+    pub(super) fn fetch(&mut self, from: SeqId, seq: SeqId, len: u32) {
+        let place = self.slots.place(from);
+        self.commands.push_back(Command::Fetch { place, seq, len });
+        if self.slots.sent(from) < len + self.limits.min_reuse {
+            self.slots.empty(from);
+            self.commands.push_back(Command::Drop { place });
+        }
+    }
+
+    fn park(&mut self, seq: SeqId, protected: Option<SeqId>, may_drop: bool) -> bool {
+        let Parked { dropped, place } = self.slots.park(seq, protected, may_drop);
+        for place in dropped {
+            self.commands.push_back(Command::Drop { place: self.slots.place(place) });
+        }
+        let Some(place) = place else { return false };
+        self.commands.push_back(Command::Park { seq, place: self.slots.place(place) });
+        true
+    }
+}

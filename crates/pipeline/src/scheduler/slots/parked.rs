@@ -1,0 +1,88 @@
+//! Places on the host: what slots held that gave way.
+
+use mesh_engine::SeqId;
+
+use super::{Slot, Slots};
+
+/// Of so many tokens that a place holds, one has to be of use for them to be fetched: they are copied all together.
+const FETCHED_FOR_ONE: u32 = 64;
+/// A slot is idle for long when so many tokens were decoded meanwhile: each of these looked at its cells.
+const IDLE: u64 = 256;
+/// More tokens than this are not moved but to make room: others would wait for the copy.
+const MOVED_WHEN_IDLE: u32 = 4096;
+
+/// What becomes of a slot that gives way.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::scheduler) struct Parked {
+    /// Places that were emptied for it.
+    pub(in crate::scheduler) dropped: Vec<SeqId>,
+    /// Where it is now; `None`: it does not fit, and is where it was.
+    pub(in crate::scheduler) place: Option<SeqId>,
+}
+
+impl Slots {
+    /// Whether this is a place on the host.
+    pub(in crate::scheduler) fn is_place(&self, seq: SeqId) -> bool {
+        seq.0 >= self.limits.n_seq
+    }
+
+    /// The number by which stages know a place.
+    pub(in crate::scheduler) fn place(&self, seq: SeqId) -> u32 {
+        seq.0.saturating_sub(self.limits.n_seq)
+    }
+
+    /// Moves what an idle slot holds to the host. Others there give way, those used longest ago first, but for
+    /// `protected`, if `may_drop`.
+    pub(in crate::scheduler) fn park(&mut self, seq: SeqId, protected: Option<SeqId>, may_drop: bool) -> Parked {
+        let mut parked = Parked::default();
+        let len = self.sent(seq);
+        let kept: u32 = protected.filter(|seq| self.is_place(*seq)).map_or(0, |seq| self.sent(seq));
+        if len < self.limits.min_reuse || kept.saturating_add(len) > self.limits.n_parked {
+            return parked;
+        }
+        loop {
+            let used: u32 = self.places().map(|place| self.sent(place)).sum();
+            let free = self.places().find(|place| self.sent(*place) == 0);
+            if let Some(place) = free.filter(|_| used.saturating_add(len) <= self.limits.n_parked) {
+                self.move_to(place, seq);
+                parked.place = Some(place);
+                return parked;
+            }
+            let held = self.places().filter(|place| self.sent(*place) > 0 && Some(*place) != protected);
+            let oldest = held.min_by_key(|place| self.slots[place.0 as usize].used);
+            let Some(oldest) = oldest.filter(|_| may_drop) else { return parked };
+            self.empty(oldest);
+            parked.dropped.push(oldest);
+        }
+    }
+
+    /// `tokens` of decoding sequences were computed. Returns a slot that has been idle for long meanwhile.
+    pub(in crate::scheduler) fn decoded(&mut self, tokens: u32) -> Option<SeqId> {
+        self.decoded += u64::from(tokens);
+        let is_idle = |seq: &SeqId| {
+            let Slot { sent, idle_since, .. } = &self.slots[seq.0 as usize];
+            (1..=MOVED_WHEN_IDLE).contains(sent) && idle_since + IDLE <= self.decoded
+        };
+        self.idle().find(is_idle)
+    }
+
+    /// Forgets what a slot without a run, or a place, holds.
+    pub(in crate::scheduler) fn empty(&mut self, seq: SeqId) {
+        self.clear(seq);
+    }
+
+    pub(super) fn is_worth_fetching(&self, place: SeqId, len: u32) -> bool {
+        len.saturating_mul(FETCHED_FOR_ONE) >= self.sent(place)
+    }
+
+    fn places(&self) -> impl Iterator<Item = SeqId> + use<> {
+        (self.limits.n_seq..self.limits.n_seq + self.limits.n_places).map(SeqId)
+    }
+
+    fn move_to(&mut self, place: SeqId, seq: SeqId) {
+        self.index.remove(seq);
+        let Slot { tokens, sent, used, .. } = std::mem::take(&mut self.slots[seq.0 as usize]);
+        self.index.insert(place, &tokens);
+        self.slots[place.0 as usize] = Slot { tokens, sent, used, ..Slot::default() };
+    }
+}
