@@ -68,6 +68,7 @@ async fn run(settings: Settings) -> anyhow::Result<()> {
         listen: settings.listen,
         name: settings.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        mdns: settings.mdns,
     })
     .await?;
     let served = serve(&mesh, &settings, stop).await;

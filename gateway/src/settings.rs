@@ -31,6 +31,9 @@ pub(crate) struct Args {
     /// Where nodes of the mesh reach this gateway (TCP); port 0 picks one [default: 0.0.0.0:9338].
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<SocketAddr>,
+    /// Neither look for members on the local network nor let them find this gateway there (mDNS).
+    #[arg(long)]
+    no_mdns: bool,
     /// Where the gateway keeps its key and its mesh [default: $XDG_DATA_HOME/mesh-gateway].
     #[arg(long, value_name = "DIR", env = "MESH_GATEWAY_DATA_DIR")]
     data_dir: Option<PathBuf>,
@@ -54,6 +57,8 @@ pub(crate) struct Settings {
     /// Whether a free port will do where that of `gateway` is taken.
     pub(crate) any_port: bool,
     pub(crate) listen: SocketAddr,
+    /// Whether members on the local network find each other.
+    pub(crate) mdns: bool,
     pub(crate) data_dir: PathBuf,
     pub(crate) api_key: Option<String>,
     pub(crate) name: String,
@@ -84,6 +89,7 @@ impl Settings {
             gateway,
             any_port: args.gateway.is_none(),
             listen: args.listen.unwrap_or(DEFAULT_LISTEN),
+            mdns: !args.no_mdns,
             data_dir: data_dir(args.data_dir)?,
             api_key,
             name: args.name.filter(|name| !name.is_empty()).unwrap_or_else(host_name),

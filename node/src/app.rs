@@ -99,6 +99,7 @@ impl Node {
             listen: settings.listen,
             name: settings.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            mdns: settings.mdns,
         })
         .await?;
         let gateway = bind_gateway(&settings, &mesh).await?;

@@ -96,6 +96,9 @@ pub struct NodeArgs {
     /// [default: 0.0.0.0:9338].
     #[arg(long, value_name = "IP:PORT")]
     pub listen: Option<SocketAddr>,
+    /// Neither look for members on the local network nor let them find this node there (mDNS).
+    #[arg(long)]
+    pub no_mdns: bool,
     /// Memory that this node offers, as in 8G [default: 80 % of what is free].
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<ByteSize>,

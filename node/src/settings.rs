@@ -40,6 +40,8 @@ pub struct Settings {
     pub gateway: GatewaySetting,
     /// Mesh (TCP) and stage (UDP) address.
     pub listen: SocketAddr,
+    /// Whether members on the local network find each other.
+    pub mdns: bool,
     /// Memory on offer; `None`: 80 % of what is free.
     pub memory: Option<ByteSize>,
     /// Disk that slices of models may take; `None`: a fifth of it.
@@ -139,6 +141,7 @@ struct ConfigFile {
     log_format: Option<Format>,
     gateway: Option<String>,
     listen: Option<SocketAddr>,
+    mdns: Option<bool>,
     memory: Option<String>,
     cache: Option<String>,
     ctx: Option<u32>,
@@ -185,6 +188,7 @@ impl Settings {
             log_format: args.log_format.or(file.log_format).unwrap_or_default(),
             gateway,
             listen: args.listen.or(file.listen).unwrap_or(DEFAULT_LISTEN),
+            mdns: !args.no_mdns && file.mdns.unwrap_or(true),
             memory: size("memory", args.memory, file.memory.as_deref())?,
             cache: size("cache", args.cache, file.cache.as_deref())?,
             models,

@@ -229,7 +229,8 @@ pub fn peer_view(id: PeerId, status: v1::NodeStatus, state: PeerState, local: bo
 }
 
 fn link(to: &v1::PeerAddress) -> Option<LinkView> {
-    (to.rtt_us > 0).then(|| LinkView { peer: PeerId::new(to.peer_id.clone()), rtt_us: to.rtt_us })
+    let is_known = to.rtt_us > 0 || to.relayed;
+    is_known.then(|| LinkView { peer: PeerId::new(to.peer_id.clone()), rtt_us: to.rtt_us, relayed: to.relayed })
 }
 
 impl From<Speed> for v1::Speed {

@@ -6,6 +6,7 @@
 pub mod hosts;
 pub mod http;
 pub mod models;
+pub mod netns;
 pub mod process;
 
 use std::time::{Duration, Instant};

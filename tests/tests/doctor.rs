@@ -165,6 +165,7 @@ fn an_old_version() {
             listen: "127.0.0.1:0".parse().unwrap(),
             name: "old".to_owned(),
             version: "0.0.9".to_owned(),
+            mdns: false,
         });
         let old = old.await.unwrap();
         old.joined(PATIENCE).await.unwrap();

@@ -46,17 +46,21 @@ pub(crate) fn socket_addr(address: &Multiaddr) -> Option<SocketAddr> {
 }
 
 fn choose(interfaces: &[Interface], listen: IpAddr) -> Vec<IpAddr> {
-    let mut chosen: Vec<IpAddr> = interfaces
-        .iter()
-        .filter(|interface| interface.oper_status != IfOperStatus::Down && !is_container_bridge(&interface.name))
-        .map(Interface::ip)
-        .filter(|ip| ip.is_ipv4() == listen.is_ipv4() && !ip.is_loopback() && !is_link_local(ip))
-        .collect();
+    let mut chosen: Vec<IpAddr> =
+        interfaces.iter().filter(|interface| is_of_a_network(interface, listen)).map(Interface::ip).collect();
     chosen.dedup();
     if chosen.is_empty() {
         chosen.push(if listen.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { std::net::Ipv6Addr::LOCALHOST.into() });
     }
     chosen
+}
+
+/// Whether other hosts can reach a listener on `listen` at this address of an interface.
+pub(crate) fn is_of_a_network(interface: &Interface, listen: IpAddr) -> bool {
+    let ip = interface.ip();
+    let listens = if listen.is_unspecified() { ip.is_ipv4() == listen.is_ipv4() } else { ip == listen };
+    let elsewhere = !ip.is_loopback() && !is_link_local(&ip) && !is_container_bridge(&interface.name);
+    listens && elsewhere && interface.oper_status != IfOperStatus::Down
 }
 
 /// Networks that exist on this host only: every host of the mesh may have the same one.
@@ -70,7 +74,8 @@ fn is_container_bridge(name: &str) -> bool {
         || ["docker_gwbridge", "cbr0", "cilium_host", "cilium_net", "flannel.1"].contains(&name)
 }
 
-fn is_link_local(ip: &IpAddr) -> bool {
+/// Whether it is an address that means something on one link only.
+pub(crate) fn is_link_local(ip: &IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
@@ -118,6 +123,8 @@ mod tests {
     fn loopback_is_the_last_resort() {
         let host = [("lo", "127.0.0.1"), ("docker0", "172.17.0.1")];
         assert_eq!(chosen(&host, "0.0.0.0"), ["127.0.0.1"]);
+        assert!(is_of_a_network(&interface("eth0", "192.0.2.7"), "192.0.2.7".parse().unwrap()));
+        assert!(!is_of_a_network(&interface("eth1", "198.51.100.3"), "192.0.2.7".parse().unwrap()), "pinned");
         assert_eq!(reachable("172.17.0.1".parse().unwrap()), ["172.17.0.1".parse::<IpAddr>().unwrap()]);
     }
 }

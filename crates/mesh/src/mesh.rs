@@ -1,8 +1,8 @@
 //! The running mesh: one task that drives the libp2p swarm, and the handle through which the other rooms use it.
 //!
 //! [`Mesh`] is the handle. [`state`] is what it shares with the tasks, [`swarm`] the one that drives libp2p,
-//! [`dialer`] whom that dials, [`table`] what is known of peers, [`links`] and [`grpc`] the streams to them,
-//! [`membership_service`] what peers tell each other.
+//! [`dialer`] whom that dials, [`paths`] how they are reached, [`lan`] who is found without being told of, [`copies`] who is there twice, [`table`] what is known of peers, [`links`] and [`grpc`] the streams to them,
+//! [`membership_service`] what peers tell each other, [`own`] and [`telling`] what this node does and when.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,16 +24,21 @@ use crate::token::MeshId;
 use crate::weights::{self, WeightSource};
 use crate::{Identity, JoinToken, Membership, address, identity};
 
+mod copies;
 mod dialer;
 mod grpc;
 mod joining;
+mod lan;
 pub(crate) mod links;
 mod membership_service;
+mod own;
+mod paths;
 mod reason;
 pub(crate) mod stall;
 mod state;
 mod swarm;
 mod table;
+mod telling;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -55,6 +60,15 @@ pub struct Config {
     pub name: String,
     /// Product version, as in `0.1.0`.
     pub version: String,
+    /// Whether members on the local network find each other by mDNS. Without effect where only loopback is listened on.
+    pub mdns: bool,
+}
+
+impl Config {
+    /// Whether members are looked for on the local network.
+    fn searches_lan(&self) -> bool {
+        self.mdns && !self.listen.ip().is_loopback()
+    }
 }
 
 /// What this node says of itself. The mesh adds id, name, version, addresses and peers.
@@ -89,6 +103,10 @@ pub struct PeerRecord {
     pub age: Duration,
     /// Whether this is the local node.
     pub local: bool,
+    /// Where processes that share this one identity are, because its data directory was copied; empty: there is one.
+    pub copied_at: Vec<String>,
+    /// The member through which it is connected, where there is no direct way; `None` for the local node.
+    pub relay: Option<PeerId>,
 }
 
 /// Stands in the extensions of every gRPC request that the mesh serves: who calls. The identity is the one that the
@@ -159,16 +177,22 @@ impl Mesh {
         let door = Arc::new(door);
         let connections = TaskTracker::new();
         let spawner = connections.clone();
-        let agent = format!("mesh-node/{}", config.version);
+        let mut process = [0; 8];
+        getrandom::fill(&mut process).map_err(|error| MeshError::Network(std::io::Error::other(error)))?;
+        let agent = copies::agent(&config.version, u64::from_be_bytes(process));
         let swarm = swarm::build(&config.identity, door, agent, move |task| _ = spawner.spawn(task))?;
         let swarm::Listening { swarm, address } = swarm::listen(swarm, config.listen).await?;
         let (commands, inbox) = mpsc::channel(COMMANDS);
+        let searches_lan = config.searches_lan();
         let core = Core::new(config, address, swarm::control(&swarm), Tasks::new(connections), commands);
         core.tasks.own.spawn(swarm::Driver::new(core.clone(), swarm, inbox).run());
         let serving = core.clone();
         core.tasks.own.spawn(async move { serving.grpc.serve().await });
         let keeping = core.clone();
         core.tasks.own.spawn(async move { keeping.keep_membership().await });
+        if searches_lan {
+            core.tasks.own.spawn(lan::run(core.clone(), lan::Interfaces::OfNetworks));
+        }
         Ok(Self { core })
     }
 
@@ -251,7 +275,8 @@ impl Mesh {
     pub fn peers(&self) -> Vec<PeerRecord> {
         let order: BTreeMap<PeerId, usize> =
             self.core.view.borrow().peers.iter().enumerate().map(|(at, peer)| (peer.id.clone(), at)).collect();
-        let mut peers = self.core.table().records(Instant::now());
+        let copied = self.core.local().copied.clone();
+        let mut peers = self.core.table().records(Instant::now(), &copied);
         peers.push(self.core.local_record());
         peers.sort_by_key(|peer| order.get(&PeerId::new(peer.status.peer_id.clone())).copied().unwrap_or(usize::MAX));
         peers
@@ -261,7 +286,9 @@ impl Mesh {
     /// call replaces the routes of the first.
     pub fn serve_grpc(&self, routes: tonic::service::Routes) {
         let core = &self.core;
-        core.grpc.replace_routes(membership_service::routes(core.status.subscribe(), core.closing(), routes));
+        let (said, table, closing) = (core.said.subscribe(), core.table.clone(), core.closing());
+        let service = membership_service::Service { said, table, closing };
+        core.grpc.replace_routes(membership_service::routes(service, routes));
     }
 
     /// A gRPC channel to `peer`, which may be the local node. Cheap: one HTTP/2 connection a peer is kept, made on first

@@ -65,8 +65,8 @@ pub enum PlacementError {
     #[error("this node is not part of the mesh yet")]
     NoLocal,
     /// Fewer nodes have joined than there are ranges.
-    #[error("--split needs {needed} nodes and {} joined ({}): {} for layers {}", are(.present.len()),
-        .present.join(", "), nobody(.missing.len()), list(.missing))]
+    #[error("--split needs {needed} nodes and {} joined ({}): {} for layers {}{}", are(.present.len()),
+        .present.join(", "), nobody(.missing.len()), list(.missing), behind(.relayed))]
     NotEnoughPeers {
         /// One node for each range.
         needed: usize,
@@ -74,6 +74,8 @@ pub enum PlacementError {
         present: Vec<String>,
         /// The ranges that nobody is there for.
         missing: Vec<LayerRange>,
+        /// Names of nodes that would take stages, and to which no direct way leads.
+        relayed: Vec<String>,
     },
 }
 
@@ -99,6 +101,7 @@ pub fn place(n_layer: u32, split: &Split, view: &MeshView) -> Result<Vec<PlacedS
             needed: ranges.len(),
             present: hosts.iter().map(|host| host.name.clone()).collect(),
             missing: ranges[hosts.len()..].to_vec(),
+            relayed: relayed(view, &hosts),
         });
     }
     Ok(ranges.into_iter().zip(hosts).map(|(layers, host)| stage(layers, host)).collect())
@@ -184,11 +187,28 @@ impl fmt::Display for Split {
 /// This node, then the joined peers that take stages, by name and then id.
 fn hosts(view: &MeshView) -> Result<Vec<&PeerView>, PlacementError> {
     let local = view.local().ok_or(PlacementError::NoLocal)?;
-    let takes_stages =
-        |peer: &&PeerView| !peer.local && peer.state == PeerState::Ready && !peer.stage_addresses.is_empty();
     let mut others: Vec<_> = view.peers.iter().filter(takes_stages).collect();
     others.sort_by_key(|peer| (&peer.name, &peer.id));
-    Ok(std::iter::once(local).chain(others).collect())
+    let mut hosts = vec![local];
+    let mut last = local;
+    for other in others.into_iter().filter(|other| !MeshView::is_relayed(local, other)) {
+        // Each has to reach the next.
+        if !MeshView::is_relayed(last, other) {
+            hosts.push(other);
+            last = other;
+        }
+    }
+    Ok(hosts)
+}
+
+fn takes_stages(peer: &&PeerView) -> bool {
+    !peer.local && peer.state == PeerState::Ready && !peer.stage_addresses.is_empty()
+}
+
+/// The nodes that are not among `hosts` only because a relay is between.
+fn relayed(view: &MeshView, hosts: &[&PeerView]) -> Vec<String> {
+    let is_left_out = |peer: &&PeerView| !hosts.iter().any(|host| host.id == peer.id);
+    view.peers.iter().filter(takes_stages).filter(is_left_out).map(|peer| peer.name.clone()).collect()
 }
 
 fn stage(layers: LayerRange, host: &PeerView) -> PlacedStage {
@@ -201,6 +221,16 @@ fn are(count: usize) -> String {
 
 fn nobody(missing: usize) -> String {
     format!("{missing} more must join,{}", if missing == 1 { "" } else { " one each" })
+}
+
+fn behind(relayed: &[String]) -> String {
+    match relayed {
+        [] => String::new(),
+        names => format!(
+            " (not counted: {}; only a relayed path leads there, and stages need a direct one)",
+            names.join(", ")
+        ),
+    }
 }
 
 fn list(ranges: &[LayerRange]) -> String {
@@ -290,6 +320,23 @@ pub(crate) mod tests {
         view.peers[3].state = PeerState::Joining;
         let stages = place(30, &split("auto"), &view).unwrap();
         assert_eq!(explain(&stages), "layers 0-14 on zed, 15-29 on delta");
+    }
+
+    #[test]
+    fn peers_behind_a_relay_are_passed_over_and_named() {
+        let relayed = |name: &str| mesh_types::LinkView { peer: peer(name).id, rtt_us: 0, relayed: true };
+        let mut view = view(&["alpha", "beta", "gamma"]);
+        view.peers[0].links = vec![relayed("alpha")];
+        view.peers[2].links = vec![relayed("gamma")];
+        let stages = place(30, &split("0-9,10-29"), &view).unwrap();
+        assert_eq!(explain(&stages), "layers 0-9 on zed, 10-29 on beta");
+        let error = place(30, &split("0-9,10-19,20-29"), &view).unwrap_err().to_string();
+        assert!(
+            error.ends_with(
+                "(not counted: alpha, gamma; only a relayed path leads there, and stages need a direct one)"
+            ),
+            "{error}"
+        );
     }
 
     #[test]

@@ -60,8 +60,10 @@ pub struct Speed {
 pub struct LinkView {
     /// The other one.
     pub peer: PeerId,
-    /// Round trip in microseconds.
+    /// Round trip in microseconds; 0: not measured.
     pub rtt_us: u32,
+    /// Whether it leads through a third member, because there is no direct one.
+    pub relayed: bool,
 }
 
 /// Where a peer is in its life.
@@ -130,6 +132,12 @@ impl MeshView {
     /// The peer with this id.
     pub fn peer(&self, id: &PeerId) -> Option<&PeerView> {
         self.peers.iter().find(|peer| &peer.id == id)
+    }
+
+    /// Whether the two are connected through a third member only, as either of them says: no stage link can be made.
+    pub fn is_relayed(one: &PeerView, other: &PeerView) -> bool {
+        let says = |from: &PeerView, to: &PeerView| from.links.iter().any(|link| link.peer == to.id && link.relayed);
+        says(one, other) || says(other, one)
     }
 
     /// This node.

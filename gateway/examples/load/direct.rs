@@ -35,6 +35,7 @@ impl Direct {
             listen: ([127, 0, 0, 1], 0).into(),
             name: "load".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            mdns: false,
         };
         let mesh = Mesh::start(config).await?;
         mesh.serve_grpc(tonic::service::Routes::default());

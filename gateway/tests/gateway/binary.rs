@@ -23,6 +23,7 @@ async fn node(script: Script) -> (Mesh, std::sync::Arc<Node>, tempfile::TempDir)
         listen: ([127, 0, 0, 1], 0).into(),
         name: "alpha".into(),
         version: "0.1.0".into(),
+        mdns: false,
     };
     let mesh = Mesh::start(config).await.unwrap();
     let (node, routes) = Node::routes(script);

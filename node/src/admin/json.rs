@@ -156,6 +156,8 @@ fn peer(peer: &v1::Peer, mesh: &v1::PeersResponse) -> Value {
         "models": status.models.iter().map(|model| model.name.clone()).collect::<Vec<_>>(),
         "stages": status.stages.len(),
         "status_age_ms": peer.age_ms,
+        "identity_copied_at": peer.copied_at,
+        "relayed_by": (!peer.relayed_by.is_empty()).then_some(&peer.relayed_by),
     })
 }
 

@@ -219,5 +219,7 @@ fn peer(record: PeerRecord) -> v1::Peer {
         state: state.to_owned(),
         age_ms: u64::try_from(record.age.as_millis()).unwrap_or(u64::MAX),
         local: record.local,
+        copied_at: record.copied_at,
+        relayed_by: record.relay.map(|relay| relay.to_string()).unwrap_or_default(),
     }
 }

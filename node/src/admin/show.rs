@@ -27,6 +27,9 @@ pub fn status(mesh: &v1::PeersResponse, screen: &Screen) -> String {
     );
     let (offered, free) = (ByteSize(node.memory_bytes), ByteSize(node.memory_free_bytes));
     row("memory", format!("{offered} offered, {free} free").into());
+    for copied in mesh.peers.iter().filter(|peer| !peer.copied_at.is_empty()) {
+        row("problem", Cell::new(copied_identity(copied), Tone::Bad));
+    }
     let models = model_rows(mesh);
     if models.is_empty() {
         row("models", Cell::new("none", Tone::Faint));
@@ -54,18 +57,23 @@ pub fn peers(mesh: &v1::PeersResponse, screen: &Screen) -> String {
     for peer in &mesh.peers {
         let status = peer.status.clone().unwrap_or_default();
         let name = if peer.local { format!("{} (this node)", status.name) } else { status.name };
-        let state = if status.draining { format!("{}, draining", peer.state) } else { peer.state.clone() };
+        let more = [(status.draining, ", draining"), (!peer.copied_at.is_empty(), ", copied")];
+        let more: String = more.into_iter().filter(|(is_so, _)| *is_so).map(|(_, word)| word).collect();
         let tone = match peer.state.as_str() {
+            _ if !peer.copied_at.is_empty() => Tone::Bad,
             "ready" if !status.draining => Tone::Good,
             "gone" => Tone::Bad,
             _ => Tone::Unsure,
         };
-        let address = status.addresses.first().map(|address| host_and_port(address)).unwrap_or_default();
+        let address = match peer.relayed_by.as_str() {
+            "" => status.addresses.first().map(|address| host_and_port(address)).unwrap_or_default(),
+            relay => format!("through {}", name_of(mesh, relay)),
+        };
         let rtt = round_trip(mesh, &status.peer_id).map(|rtt| format!("{:.1} ms", f64::from(rtt) / 1000.0));
         let memory = |bytes: u64| if status.memory_bytes == 0 { "-".to_owned() } else { ByteSize(bytes).to_string() };
         table.row([
             or_dash(name),
-            Cell::new(state, tone),
+            Cell::new(format!("{}{more}", peer.state), tone),
             memory(status.memory_free_bytes).into(),
             memory(status.memory_bytes).into(),
             status.stages.len().to_string().into(),
@@ -75,7 +83,23 @@ pub fn peers(mesh: &v1::PeersResponse, screen: &Screen) -> String {
             short(&status.peer_id).into(),
         ]);
     }
-    table.render(screen)
+    let copied = mesh.peers.iter().filter(|peer| !peer.copied_at.is_empty());
+    copied.fold(table.render(screen), |out, peer| out + &copied_identity(peer) + "\n")
+}
+
+fn name_of<'a>(mesh: &'a v1::PeersResponse, id: &'a str) -> &'a str {
+    let statuses = mesh.peers.iter().filter_map(|peer| peer.status.as_ref());
+    statuses.filter(|status| status.peer_id == id).map(|status| status.name.as_str()).next().unwrap_or(id)
+}
+
+/// What is wrong with an identity that several processes share, and what to do.
+fn copied_identity(peer: &v1::Peer) -> String {
+    let name = peer.status.as_ref().map(|status| status.name.as_str()).unwrap_or_default();
+    format!(
+        "two processes use the identity of {name} (seen at {}): its data directory was copied; stop one, remove \
+         identity.key from its data directory, and start it again",
+        peer.copied_at.join(", ")
+    )
 }
 
 /// `models`.

@@ -33,7 +33,7 @@ async fn start(name: &str, dir: &str, listen: &str, token: Option<&str>) -> Resu
     };
     let listen: SocketAddr = listen.parse()?;
     let (name, version) = (name.to_owned(), "0.0.0".to_owned());
-    let mesh = Mesh::start(mesh_mesh::Config { identity, membership, listen, name, version }).await?;
+    let mesh = Mesh::start(mesh_mesh::Config { identity, membership, listen, name, version, mdns: false }).await?;
     if token.is_some() {
         mesh.joined(Duration::from_secs(30)).await?;
     }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
+use super::paths;
+
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// Also the pause after an answer that will not change by itself.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -17,6 +19,12 @@ const YIELD: Duration = Duration::from_secs(1);
 const GIVE_UP: Duration = Duration::from_secs(600);
 const MAX_TARGETS: usize = 512;
 const MAX_ADDRESSES: usize = 16;
+/// Members through which a peer is tried at most.
+const MAX_RELAYS: usize = 4;
+/// After so many failures other ways are tried, whatever answers: it may be another host with the same private address.
+const DOUBTFUL: u32 = 5;
+/// How often a direct way is looked for to a peer that is connected through another.
+const UPGRADE: Duration = Duration::from_secs(60);
 
 /// Everybody this node wants a connection to.
 pub(super) struct Dialer {
@@ -26,6 +34,10 @@ pub(super) struct Dialer {
 
 struct Target {
     addresses: Vec<Multiaddr>,
+    /// Members that say they are connected to it.
+    relays: Vec<PeerId>,
+    /// Dialled without an answer, not even a refusal, or often in vain, since it was last connected directly.
+    unanswered: bool,
     /// Known from the token or an earlier run: never given up.
     lasting: bool,
     phase: Phase,
@@ -38,6 +50,17 @@ enum Phase {
     Waiting(Instant),
     Dialling,
     Connected,
+    /// Connected through another; the next attempt at a direct way is due then.
+    Relayed(Instant),
+}
+
+/// A peer to dial now.
+#[derive(Debug, PartialEq)]
+pub(super) struct Dial {
+    pub(super) peer: PeerId,
+    pub(super) addresses: Vec<Multiaddr>,
+    /// It is connected through another: a direct way is looked for.
+    pub(super) upgrade: bool,
 }
 
 impl Dialer {
@@ -52,12 +75,16 @@ impl Dialer {
         }
     }
 
-    /// Somebody tells where `peer` is.
-    pub(super) fn learn(&mut self, peer: PeerId, addresses: &[Multiaddr], now: Instant) {
+    /// Somebody tells where `peer` is: `relay`, where it is a member that is connected to both.
+    pub(super) fn learn(&mut self, peer: PeerId, addresses: &[Multiaddr], relay: Option<PeerId>, now: Instant) {
         let room = self.targets.len() < MAX_TARGETS || self.targets.contains_key(&peer);
         if peer != self.local && room {
             let due = now + self.politeness(&peer);
-            self.add(peer, addresses.to_vec(), due, now);
+            let target = self.add(peer, addresses.to_vec(), due, now);
+            if let Some(relay) = relay.filter(|relay| !target.relays.contains(relay)) {
+                target.relays.truncate(MAX_RELAYS - 1);
+                target.relays.insert(0, relay);
+            }
         }
     }
 
@@ -74,11 +101,37 @@ impl Dialer {
         }
     }
 
-    /// A connection to `peer` stands, whoever dialled.
+    /// A direct connection to `peer` stands, whoever dialled.
     pub(super) fn connected(&mut self, peer: PeerId, address: Option<Multiaddr>, now: Instant) {
         let target = self.add(peer, address.into_iter().collect(), now, now);
         target.phase = Phase::Connected;
         target.failures = 0;
+        target.unanswered = false;
+    }
+
+    /// `peer` is connected, but only through another.
+    pub(super) fn relayed(&mut self, peer: PeerId, now: Instant) {
+        let target = self.add(peer, Vec::new(), now, now);
+        if !matches!(target.phase, Phase::Relayed(_)) {
+            target.phase = Phase::Relayed(now + UPGRADE);
+        }
+        target.failures = 0;
+    }
+
+    /// Nothing at `peer`'s addresses answers.
+    pub(super) fn unanswered(&mut self, peer: PeerId) {
+        if let Some(target) = self.targets.get_mut(&peer) {
+            target.unanswered = true;
+        }
+    }
+
+    /// The members through which peers may come that cannot be reached directly, with an address of each.
+    pub(super) fn relays(&self) -> Vec<(PeerId, Multiaddr)> {
+        let wanted = self.targets.values().filter(|target| target.unanswered).flat_map(|target| &target.relays);
+        let mut relays: Vec<_> = wanted.filter_map(|relay| Some((*relay, self.address(relay)?.clone()))).collect();
+        relays.sort_by_key(|(relay, _)| *relay);
+        relays.dedup_by_key(|(relay, _)| *relay);
+        relays
     }
 
     /// The last connection to `peer` closed.
@@ -92,38 +145,50 @@ impl Dialer {
 
     /// Dialling `peer` failed; at least `wait` has to pass before the next attempt.
     pub(super) fn failed(&mut self, peer: PeerId, wait: Option<Duration>, now: Instant) {
-        let Some(target) = self.targets.get_mut(&peer).filter(|target| target.phase != Phase::Connected) else {
-            return;
-        };
+        let absent = |target: &&mut Target| !matches!(target.phase, Phase::Connected | Phase::Relayed(_));
+        let Some(target) = self.targets.get_mut(&peer).filter(absent) else { return };
         if !target.lasting && now >= target.away_since + GIVE_UP {
             self.targets.remove(&peer);
             return;
         }
         let pause = FIRST_PAUSE.saturating_mul(1 << target.failures.min(10)).min(LONGEST_PAUSE);
         target.failures = target.failures.saturating_add(1);
+        target.unanswered |= target.failures >= DOUBTFUL;
         target.phase = Phase::Waiting(now + pause.max(wait.unwrap_or_default()));
     }
 
-    /// Takes the peers that are due, with their addresses: they count as being dialled.
-    pub(super) fn due(&mut self, now: Instant) -> Vec<(PeerId, Vec<Multiaddr>)> {
-        self.targets
-            .iter_mut()
-            .filter(|(_, target)| matches!(target.phase, Phase::Waiting(due) if due <= now))
-            .filter(|(_, target)| !target.addresses.is_empty())
-            .map(|(peer, target)| {
-                target.phase = Phase::Dialling;
-                (*peer, target.addresses.clone())
-            })
-            .collect()
+    /// Takes what is to be dialled now: it counts as being dialled.
+    pub(super) fn due(&mut self, now: Instant) -> Vec<Dial> {
+        let due: Vec<PeerId> = self
+            .targets
+            .iter()
+            .filter(|(_, target)| target.due().is_some_and(|due| due <= now))
+            .map(|(p, _)| *p)
+            .collect();
+        due.into_iter().filter_map(|peer| self.dial(peer, now)).collect()
     }
 
     /// When something is due next.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        let due = |target: &Target| match target.phase {
-            Phase::Waiting(due) if !target.addresses.is_empty() => Some(due),
-            _ => None,
-        };
-        self.targets.values().filter_map(due).min()
+        self.targets.values().filter_map(Target::due).min()
+    }
+
+    fn dial(&mut self, peer: PeerId, now: Instant) -> Option<Dial> {
+        let target = self.targets.get(&peer)?;
+        let upgrade = matches!(target.phase, Phase::Relayed(_));
+        let mut addresses = target.addresses.clone();
+        if target.unanswered && !upgrade {
+            let through = |relay: &PeerId| Some(paths::circuit(*relay, self.address(relay)?, Some(peer)));
+            addresses.extend(target.relays.iter().filter_map(through));
+        }
+        let target = self.targets.get_mut(&peer)?;
+        target.phase = if upgrade { Phase::Relayed(now + UPGRADE) } else { Phase::Dialling };
+        Some(Dial { peer, addresses, upgrade })
+    }
+
+    /// An address of a peer that is connected directly.
+    fn address(&self, peer: &PeerId) -> Option<&Multiaddr> {
+        self.targets.get(peer).filter(|target| target.phase == Phase::Connected)?.addresses.first()
     }
 
     fn politeness(&self, peer: &PeerId) -> Duration {
@@ -133,6 +198,8 @@ impl Dialer {
     fn add(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, due: Instant, now: Instant) -> &mut Target {
         let target = self.targets.entry(peer).or_insert_with(|| Target {
             addresses: Vec::new(),
+            relays: Vec::new(),
+            unanswered: false,
             lasting: false,
             phase: Phase::Waiting(due),
             failures: 0,
@@ -144,6 +211,15 @@ impl Dialer {
             }
         }
         target
+    }
+}
+
+impl Target {
+    fn due(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Waiting(due) | Phase::Relayed(due) if !self.addresses.is_empty() => Some(due),
+            _ => None,
+        }
     }
 }
 
@@ -165,7 +241,7 @@ mod tests {
         let (low, high) = peers();
         let (mut dialer, mut now) = (Dialer::new(low), Instant::now());
         dialer.add_lasting(high, vec![address()], now);
-        assert_eq!(dialer.due(now), [(high, vec![address()])]);
+        assert_eq!(dialer.due(now), [Dial { peer: high, addresses: vec![address()], upgrade: false }]);
         assert!(dialer.due(now).is_empty() && dialer.next_due().is_none(), "being dialled");
         for millis in [250, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000] {
             dialer.failed(high, None, now);
@@ -188,9 +264,9 @@ mod tests {
         let (low, high) = peers();
         let now = Instant::now();
         let (mut at_low, mut at_high) = (Dialer::new(low), Dialer::new(high));
-        at_low.learn(high, &[address()], now);
-        at_high.learn(low, &[address()], now);
-        at_high.learn(high, &[address()], now);
+        at_low.learn(high, &[address()], None, now);
+        at_high.learn(low, &[address()], None, now);
+        at_high.learn(high, &[address()], None, now);
         assert_eq!(at_low.next_due(), Some(now));
         assert_eq!(at_high.next_due(), Some(now + YIELD));
     }
@@ -199,7 +275,7 @@ mod tests {
     fn hearsay_is_given_up_and_the_token_is_not() {
         let (low, high) = peers();
         let (mut dialer, now) = (Dialer::new(low), Instant::now());
-        dialer.learn(high, &[address()], now);
+        dialer.learn(high, &[address()], None, now);
         dialer.due(now);
         dialer.failed(high, None, now + GIVE_UP);
         assert_eq!(dialer.next_due(), None);
@@ -207,5 +283,37 @@ mod tests {
         dialer.due(now);
         dialer.failed(high, None, now + GIVE_UP);
         assert!(dialer.next_due().is_some());
+    }
+
+    #[test]
+    fn who_does_not_answer_is_tried_through_members_that_know_it() {
+        let (low, high) = peers();
+        let (relay, now) = (PeerId::random(), Instant::now());
+        let at: Multiaddr = "/ip4/192.0.2.9/tcp/9".parse().unwrap();
+        let mut dialer = Dialer::new(low);
+        dialer.connected(relay, Some(at.clone()), now);
+        dialer.learn(high, &[address()], Some(relay), now);
+        assert_eq!(dialer.due(now)[0].addresses, [address()], "directly first");
+        dialer.failed(high, None, now);
+        assert!(dialer.relays().is_empty(), "a refusal is an answer");
+        let now = now + LONGEST_PAUSE;
+        dialer.due(now);
+        dialer.unanswered(high);
+        dialer.failed(high, None, now);
+        assert_eq!(dialer.relays(), [(relay, at.clone())]);
+        let now = now + LONGEST_PAUSE;
+        assert_eq!(dialer.due(now)[0].addresses, [address(), paths::circuit(relay, &at, Some(high))]);
+
+        dialer.relayed(high, now);
+        dialer.failed(high, None, now);
+        assert_eq!(dialer.next_due(), Some(now + UPGRADE));
+        let now = now + UPGRADE;
+        assert_eq!(dialer.due(now), [Dial { peer: high, addresses: vec![address()], upgrade: true }]);
+        assert_eq!(dialer.next_due(), Some(now + UPGRADE), "again and again");
+        dialer.connected(high, None, now);
+        assert!(dialer.relays().is_empty() && dialer.next_due().is_none());
+        dialer.disconnected(relay, now);
+        dialer.unanswered(high);
+        assert!(dialer.relays().is_empty(), "who is away relays nothing");
     }
 }

@@ -19,18 +19,20 @@ pub(super) struct Joining {
 #[derive(Default)]
 struct State {
     connected: bool,
+    /// Whether members are looked for on the local network too.
+    lan: bool,
     /// Every address that can be tried, and what went wrong there last.
     tried: BTreeMap<(PeerId, Multiaddr), Option<Reason>>,
 }
 
 impl Joining {
-    /// A search for the peers that `membership` knows.
-    pub(super) fn new(membership: &Membership) -> Self {
+    /// A search for the peers that `membership` knows, and on the local network where `lan` says so.
+    pub(super) fn new(membership: &Membership, lan: bool) -> Self {
         let tried = membership
             .known_peers()
             .flat_map(|(peer, addresses)| addresses.iter().map(|address| ((peer.clone(), address.clone()), None)))
             .collect();
-        Self { state: watch::Sender::new(State { connected: false, tried }) }
+        Self { state: watch::Sender::new(State { connected: false, lan, tried }) }
     }
 
     /// Somebody was admitted.
@@ -70,21 +72,27 @@ impl Joining {
 }
 
 impl State {
+    /// Whether waiting longer cannot help. A member may still be found on the local network where the token's addresses
+    /// lead nowhere, but not where the mesh has refused its secret.
     fn is_hopeless(&self) -> bool {
-        self.tried.values().all(|reason| reason.as_ref().is_some_and(Reason::is_final))
+        let over = |reason: &Reason| if self.lan { reason.is_refusal() } else { reason.is_final() };
+        (!self.lan || !self.tried.is_empty()) && self.tried.values().all(|reason| reason.as_ref().is_some_and(over))
     }
 
     fn sentence(&self, within: Duration) -> String {
-        if self.tried.is_empty() {
-            return "the token names no address to join at".to_owned();
-        }
         let mut sentence = String::new();
+        if self.tried.is_empty() {
+            sentence += "the token names no address to join at";
+        }
         for (at, ((_, address), reason)) in self.tried.iter().enumerate() {
             let separator = if at == 0 { "" } else { "; " };
             let _ = match reason {
                 Some(reason) => write!(sentence, "{separator}{address}: {reason}"),
                 None => write!(sentence, "{separator}{address}: no answer within {} s", within.as_secs()),
             };
+        }
+        if self.lan && !self.is_hopeless() {
+            sentence += "; nor did a member on the local network answer by mDNS";
         }
         sentence
     }

@@ -1,8 +1,7 @@
-//! What peers tell each other of themselves: `mesh.v1.Membership`, served and watched.
-//!
-//! Gossip can take its place: it would feed the same [`Core::heard`].
+//! What peers tell each other of themselves: `mesh.v1.Membership`, served and watched. [`super::telling`] says what goes
+//! out, and when.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -17,68 +16,74 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::Core;
+use super::table::Table;
+use super::telling::{Said, Teller};
 
-/// Changes within this time of the last status go out together.
-const DEBOUNCE: Duration = Duration::from_millis(200);
-const MAX_STATUS_BYTES: usize = 1 << 20;
+const MAX_UPDATE_BYTES: usize = 1 << 20;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Tells this node's status to whoever watches.
-struct Service {
-    status: watch::Receiver<Option<v1::NodeStatus>>,
-    closing: CancellationToken,
+/// Tells whoever watches what this node says.
+#[derive(Clone)]
+pub(super) struct Service {
+    /// `None` until it says something.
+    pub(super) said: watch::Receiver<Option<Said>>,
+    pub(super) table: Arc<Mutex<Table>>,
+    /// Ends all streams, with a last status where there is a new one.
+    pub(super) closing: CancellationToken,
 }
 
-/// The service; its streams end, with a last status, when `closing` is cancelled.
-pub(super) fn routes(
-    status: watch::Receiver<Option<v1::NodeStatus>>,
-    closing: CancellationToken,
-    more: tonic::service::Routes,
-) -> tonic::service::Routes {
-    more.add_service(MembershipServer::new(Service { status, closing }))
+/// The service, beside `more`.
+pub(super) fn routes(service: Service, more: tonic::service::Routes) -> tonic::service::Routes {
+    more.add_service(MembershipServer::new(service))
 }
 
 #[tonic::async_trait]
 impl Membership for Service {
-    type WatchStream = BoxStream<'static, Result<v1::NodeStatus, Status>>;
+    type WatchStream = BoxStream<'static, Result<v1::Update, Status>>;
 
     async fn watch(&self, _: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let watcher = Watcher { status: self.status.clone(), closing: self.closing.clone(), last: None };
+        let watcher = Watcher { service: self.clone(), teller: Teller::default() };
         Ok(Response::new(stream::unfold(watcher, Watcher::next).boxed()))
     }
 }
 
 /// One peer that watches.
 struct Watcher {
-    status: watch::Receiver<Option<v1::NodeStatus>>,
-    closing: CancellationToken,
-    /// When the last status went out, and its number.
-    last: Option<(Instant, u64)>,
+    service: Service,
+    teller: Teller,
 }
 
 impl Watcher {
-    async fn next(mut self) -> Option<(Result<v1::NodeStatus, Status>, Self)> {
-        let closing = self.closing.clone();
+    async fn next(mut self) -> Option<(Result<v1::Update, Status>, Self)> {
+        let closing = self.service.closing.clone();
         let _ = closing.run_until_cancelled(self.ready()).await;
-        let status = self.status.borrow_and_update().clone()?;
-        // At the end only what is new goes out.
-        if closing.is_cancelled() && self.last.is_some_and(|(_, sequence)| sequence == status.sequence) {
+        let said = self.service.said.borrow_and_update().clone()?;
+        let links = self.service.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let update = self.teller.update(&said, links.links(self.teller.links()), Instant::now());
+        drop(links);
+        // At the end only a new status goes out.
+        if closing.is_cancelled() && update.status.is_none() {
             return None;
         }
-        self.last = Some((Instant::now(), status.sequence));
-        Some((Ok(status), self))
+        Some((Ok(update), self))
     }
 
-    /// Waits until there is a status to send, and the time to send it has come.
+    /// Waits until there is something to tell, and the time has come.
     async fn ready(&mut self) {
-        let sent = self.last.map(|(_, sequence)| sequence);
-        let news = |status: &Option<v1::NodeStatus>| status.as_ref().is_some_and(|s| Some(s.sequence) != sent);
-        if self.status.wait_for(news).await.is_err() {
-            return self.closing.cancelled().await;
-        }
-        if let Some((at, _)) = self.last {
-            tokio::time::sleep_until(at + DEBOUNCE).await;
+        let Self { service, teller } = self;
+        loop {
+            let now = Instant::now();
+            let due = service.said.borrow_and_update().as_ref().and_then(|said| teller.due(said, now));
+            let changed = match due {
+                Some(due) => tokio::time::timeout_at(due, service.said.changed()).await,
+                None => Ok(service.said.changed().await),
+            };
+            match changed {
+                Err(_) => return,
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return service.closing.cancelled().await,
+            }
         }
     }
 }
@@ -106,10 +111,11 @@ pub(super) async fn watch(core: Arc<Core>, peer: PeerId, presence: CancellationT
 }
 
 async fn watch_once(core: &Core, peer: &PeerId) -> Result<(), Status> {
-    let mut client = MembershipClient::new(core.channel(peer)).max_decoding_message_size(MAX_STATUS_BYTES);
-    let mut statuses = client.watch(v1::WatchRequest {}).await?.into_inner();
-    while let Some(status) = statuses.message().await? {
-        core.heard(peer, status);
+    let mut client = MembershipClient::new(core.channel(peer)).max_decoding_message_size(MAX_UPDATE_BYTES);
+    let mut updates = client.watch(v1::WatchRequest {}).await?.into_inner();
+    core.table().watches(peer);
+    while let Some(update) = updates.message().await? {
+        core.heard(peer, update);
     }
     Ok(())
 }

@@ -22,6 +22,8 @@ pub(super) enum Reason {
         what: String,
         /// Asking again cannot help.
         last: bool,
+        /// Something at the address answered, if only to refuse.
+        answered: bool,
     },
 }
 
@@ -32,6 +34,16 @@ impl Reason {
             Self::NotAdmitted(error) => error.is_final(),
             Self::Unreachable { last, .. } => *last,
         }
+    }
+
+    /// Whether nothing at the address answers: there may be no way to it from here.
+    pub(super) fn is_silence(&self) -> bool {
+        matches!(self, Self::Unreachable { answered: false, .. })
+    }
+
+    /// Whether a mesh-node answered, and will not have this one.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self, Self::NotAdmitted(error) if error.is_final())
     }
 
     /// How long the other side asks this node to wait.
@@ -54,7 +66,7 @@ impl fmt::Display for Reason {
 
 /// The addresses that were tried, and what went wrong at each.
 pub(super) fn of_dial(error: &DialError) -> Vec<(Multiaddr, Reason)> {
-    let last = |what: String| Reason::Unreachable { what, last: true };
+    let last = |what: String| Reason::Unreachable { what, last: true, answered: true };
     match error {
         DialError::Transport(attempts) => {
             attempts.iter().map(|(address, error)| (address.clone(), of_transport(error))).collect()
@@ -69,7 +81,8 @@ pub(super) fn of_dial(error: &DialError) -> Vec<(Multiaddr, Reason)> {
 
 fn of_transport(error: &TransportError<io::Error>) -> Reason {
     let TransportError::Other(error) = error else {
-        return Reason::Unreachable { what: "not an address that this node can dial".to_owned(), last: true };
+        let what = "not an address that this node can dial".to_owned();
+        return Reason::Unreachable { what, last: true, answered: false };
     };
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     let mut innermost = error.to_string();
@@ -81,13 +94,14 @@ fn of_transport(error: &TransportError<io::Error>) -> Reason {
         let payload = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         let payload = payload.map(|payload| payload as &(dyn Error + 'static));
         if let Some(error) = error.downcast_ref::<io::Error>().filter(|_| payload.is_none()) {
-            return Reason::Unreachable { what: of_io(error), last: false };
+            let answered = error.kind() == io::ErrorKind::ConnectionRefused;
+            return Reason::Unreachable { what: of_io(error), last: false, answered };
         }
         innermost = error.to_string();
         cause = payload.or_else(|| error.source());
     }
     let what = if innermost.contains("Timeout") { "no answer in time".to_owned() } else { innermost };
-    Reason::Unreachable { what, last: false }
+    Reason::Unreachable { what, last: false, answered: false }
 }
 
 fn of_io(error: &io::Error) -> String {

@@ -1,27 +1,31 @@
 //! What the handle of the mesh and its tasks share, and how news runs through it: connections and statuses come in,
 //! the view and this node's own status come out.
 
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
-use mesh_proto::{convert, v1};
-use mesh_types::{MeshView, PeerId, PeerState, PeerView};
+use mesh_proto::v1;
+use mesh_types::{MeshView, PeerId};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::Channel;
 
+use super::copies::Copies;
 use super::grpc::{self, Grpc};
 use super::joining::Joining;
 use super::links::Links;
+use super::membership_service::Service;
 use super::reason::Reason;
-use super::swarm::Command;
+use super::swarm::{Command, Source};
 use super::table::{self, Table};
-use super::{Config, LocalStatus, PeerRecord, membership_service};
+use super::telling::Said;
+use super::{Config, LocalStatus, membership_service};
 use crate::{Membership, address, identity};
 
 /// How long calls of peers may go on after shutdown began.
@@ -38,10 +42,10 @@ pub(super) struct Core {
     /// Whether the membership was written since a member accepted it, or that was tried.
     pub(super) kept: watch::Sender<bool>,
     pub(super) local: Mutex<Local>,
-    pub(super) table: Mutex<Table>,
+    pub(super) table: Arc<Mutex<Table>>,
     pub(super) view: watch::Sender<Arc<MeshView>>,
-    /// This node's status as peers hear it; `None` until it is published.
-    pub(super) status: watch::Sender<Option<v1::NodeStatus>>,
+    /// What peers hear from this node; `None` until it is published.
+    pub(super) said: watch::Sender<Option<Said>>,
     pub(super) joining: Joining,
     pub(super) links: Arc<Links>,
     pub(super) grpc: Grpc,
@@ -50,10 +54,15 @@ pub(super) struct Core {
 }
 
 /// What this node knows of itself.
+#[derive(Default)]
 pub(super) struct Local {
     pub(super) said: Option<LocalStatus>,
     pub(super) addresses: Vec<Multiaddr>,
     pub(super) sequence: u64,
+    /// Peers whose identity this node sees two processes use.
+    pub(super) copied: Vec<v1::CopiedIdentity>,
+    /// Where others see processes with this node's own identity; empty: there is one.
+    pub(super) copied_at: BTreeSet<String>,
 }
 
 /// Every task of the mesh, by how it ends.
@@ -84,22 +93,25 @@ impl Core {
         commands: mpsc::Sender<Command>,
     ) -> Arc<Self> {
         let id = config.identity.id().clone();
-        let (status, watched) = watch::channel(None);
+        let (said, watched) = watch::channel(None);
+        let table = Arc::new(Mutex::new(Table::default()));
         let links = Arc::new(Links::new(control));
-        let routes = membership_service::routes(watched, tasks.grpc.closing.clone(), Default::default());
+        let service = Service { said: watched, table: table.clone(), closing: tasks.grpc.closing.clone() };
+        let routes = membership_service::routes(service, Default::default());
         let grpc = Grpc::new(id.clone(), links.clone(), tasks.grpc.clone(), routes);
+        let joining = Joining::new(&config.membership, config.searches_lan());
         let core = Arc::new(Self {
             name: config.name,
             version: config.version,
             listen,
-            joining: Joining::new(&config.membership),
+            joining,
             kept: watch::Sender::new(config.membership.is_proven()),
             membership: Mutex::new(config.membership),
             membership_changed: Notify::new(),
-            local: Mutex::new(Local { said: None, addresses: Vec::new(), sequence: 0 }),
-            table: Mutex::default(),
+            local: Mutex::new(Local::default()),
+            table,
             view: watch::Sender::new(Arc::default()),
-            status,
+            said,
             links,
             grpc,
             commands,
@@ -173,6 +185,18 @@ impl Core {
         self.changed();
     }
 
+    /// `peer` is connected through the member `relay`, or directly.
+    pub(super) fn reached_through(&self, peer: &PeerId, relay: Option<PeerId>) {
+        let relayed = relay.clone();
+        if self.table().reached_through(peer, relay) {
+            match relayed {
+                Some(relay) => tracing::info!(%peer, %relay, "connected through another member: it takes no stages"),
+                None => tracing::info!(%peer, "connected directly"),
+            }
+            self.changed();
+        }
+    }
+
     /// A ping to `peer` came back.
     pub(super) fn measured(&self, peer: &libp2p::PeerId, rtt: Duration) {
         if self.table().measured(&identity::from_libp2p(peer), rtt) {
@@ -185,26 +209,62 @@ impl Core {
     }
 
     /// `peer` says what it is, and whom it knows.
-    pub(super) fn heard(&self, peer: &PeerId, status: v1::NodeStatus) {
-        let addresses = parse_addresses(&status.addresses);
-        let others = status.peers.clone();
-        if !self.table().heard(peer, status, Instant::now()) {
+    pub(super) fn heard(&self, peer: &PeerId, update: v1::Update) {
+        let addresses = update.status.as_ref().map(|status| parse_addresses(&status.addresses)).unwrap_or_default();
+        let others = update.peers.clone();
+        if !self.table().heard(peer, update, Instant::now()) {
             return;
         }
-        self.learn(peer, addresses.clone(), true);
+        self.learn(peer, addresses.clone(), Source::Itself);
         for other in others.iter().take(table::MAX_ITEMS).filter(|other| other.peer_id != self.id.as_str()) {
-            self.learn(&PeerId::new(other.peer_id.clone()), parse_addresses(&other.addresses), false);
+            let source = match identity::to_libp2p(peer) {
+                Some(member) if !other.relayed => Source::Member(member),
+                _ => Source::Hearsay,
+            };
+            self.learn(&PeerId::new(other.peer_id.clone()), parse_addresses(&other.addresses), source);
         }
         if self.membership().remember(peer, &addresses) {
             self.membership_changed.notify_one();
         }
+        self.hear_of_copies();
         self.changed();
     }
 
+    /// This node sees two processes use one identity, or sees no more that they do.
+    pub(super) fn sees_copies(&self, copies: &Copies) {
+        let texts = |ips: &[IpAddr]| ips.iter().map(IpAddr::to_string).collect();
+        let copied =
+            copies.found().map(|(peer, ips)| v1::CopiedIdentity { peer_id: peer.to_string(), ips: texts(ips) });
+        let copied: Vec<_> = copied.take(table::MAX_ITEMS).collect();
+        for v1::CopiedIdentity { peer_id, ips } in &copied {
+            tracing::warn!(peer = peer_id, at = ?ips, "two processes use the identity of one node: its data directory \
+                was copied; remove identity.key from one of the two and start it again");
+        }
+        self.local().copied = copied;
+        self.changed();
+    }
+
+    /// Others may see a second process with this node's own identity.
+    fn hear_of_copies(&self) {
+        let at = self.table().copied_at(&self.id);
+        let mut local = self.local();
+        if local.copied_at != at {
+            match at.is_empty() {
+                true => tracing::info!("this node's identity is its own again"),
+                false => {
+                    tracing::error!(seen_at = ?at, "another process uses this node's identity: its data directory \
+                    was copied; stop one of the two, remove identity.key from its data directory, and start it again: \
+                    it comes back as a node of its own")
+                }
+            }
+            local.copied_at = at;
+        }
+    }
+
     /// Passes on where a peer is. Where the swarm is too busy to hear it, the next status says it again.
-    pub(super) fn learn(&self, peer: &PeerId, addresses: Vec<Multiaddr>, own: bool) {
+    pub(super) fn learn(&self, peer: &PeerId, addresses: Vec<Multiaddr>, source: Source) {
         let Some(peer) = identity::to_libp2p(peer).filter(|_| !addresses.is_empty()) else { return };
-        if self.commands.try_send(Command::Learn { peer, addresses, own }).is_err() {
+        if self.commands.try_send(Command::Learn { peer, addresses, source }).is_err() {
             tracing::debug!(%peer, "no room to remember where a peer is");
         }
     }
@@ -226,75 +286,26 @@ impl Core {
     pub(super) fn changed(&self) {
         let mut local = self.local();
         let table = self.table();
-        let status = self.compose(&local, &table);
+        let status = self.compose(&local);
         if let Some(status) = &status {
-            self.status.send_if_modified(|before| {
+            self.said.send_if_modified(|before| {
+                let known = before.as_ref().map_or(0, |before| before.status.sequence);
                 let same =
-                    before.as_ref().is_some_and(|before| v1::NodeStatus { sequence: 0, ..before.clone() } == *status);
-                if !same {
-                    local.sequence += 1;
-                    *before = Some(v1::NodeStatus { sequence: local.sequence, ..status.clone() });
-                }
-                !same
+                    before.as_ref().is_some_and(|b| v1::NodeStatus { sequence: known, ..status.clone() } == b.status);
+                local.sequence += u64::from(!same);
+                let status = v1::NodeStatus { sequence: local.sequence, ..status.clone() };
+                let said = Some(Said { status, links: table.version() });
+                let news = *before != said;
+                *before = said;
+                news
             });
         }
-        let view = Arc::new(table.view(self.local_view(&local, status)));
+        let view = Arc::new(table.view(self.local_view(&local, status, &table)));
         self.view.send_if_modified(|before| {
             let news = *before != view;
             *before = view;
             news
         });
-    }
-
-    /// This node's status without its number; `None` until it is published.
-    pub(super) fn compose(&self, local: &Local, table: &Table) -> Option<v1::NodeStatus> {
-        let said = local.said.as_ref()?;
-        Some(v1::NodeStatus {
-            peer_id: self.id.to_string(),
-            name: self.name.clone(),
-            version: self.version.clone(),
-            addresses: local.addresses.iter().map(Multiaddr::to_string).collect(),
-            stage_addresses: said.stage_addresses.clone(),
-            memory_bytes: said.memory.0,
-            memory_free_bytes: said.memory_free.0,
-            models: said.models.iter().map(Into::into).collect(),
-            stages: said.stages.iter().map(Into::into).collect(),
-            leaving: said.leaving,
-            speed: said.speed.map(Into::into),
-            draining: said.draining,
-            sequence: 0,
-            peers: table.reachable(),
-        })
-    }
-
-    pub(super) fn local_view(&self, local: &Local, status: Option<v1::NodeStatus>) -> PeerView {
-        let state = match &local.said {
-            None => PeerState::Joining,
-            Some(said) if said.leaving => PeerState::Leaving,
-            Some(_) => PeerState::Ready,
-        };
-        let blank = || PeerView {
-            local: true,
-            name: self.name.clone(),
-            version: self.version.clone(),
-            addresses: local.addresses.iter().map(Multiaddr::to_string).collect(),
-            ..table::blank(self.id.clone(), state)
-        };
-        status.and_then(|status| convert::peer_view(self.id.clone(), status, state, true).ok()).unwrap_or_else(blank)
-    }
-
-    pub(super) fn local_record(&self) -> PeerRecord {
-        let local = self.local();
-        let status = self.compose(&local, &self.table()).unwrap_or_else(|| v1::NodeStatus {
-            peer_id: self.id.to_string(),
-            name: self.name.clone(),
-            version: self.version.clone(),
-            addresses: local.addresses.iter().map(Multiaddr::to_string).collect(),
-            ..Default::default()
-        });
-        let status = v1::NodeStatus { sequence: local.sequence, ..status };
-        let state = self.local_view(&local, None).state;
-        PeerRecord { status, state, age: Duration::ZERO, local: true }
     }
 
     /// Writes the membership whenever it changed.

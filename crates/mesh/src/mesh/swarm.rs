@@ -13,11 +13,13 @@ use libp2p::core::upgrade::Version;
 use libp2p::core::{ConnectedPoint, Transport as _};
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{DialError, NetworkBehaviour, SwarmEvent};
-use libp2p::{Multiaddr, PeerId, Swarm, dns, identify, noise, ping, tcp};
+use libp2p::{Multiaddr, PeerId, Swarm, dcutr, dns, identify, noise, ping, relay, tcp};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::dialer::{self, Dialer};
+use super::copies::Copies;
+use super::dialer::{self, Dial, Dialer};
+use super::paths::{self, Path, Paths};
 use super::reason::{self, Reason};
 use super::{Core, MeshError};
 use crate::admission::{Admit, Door};
@@ -43,19 +45,27 @@ pub(super) struct Behaviour {
     ping: ping::Behaviour,
     identify: identify::Behaviour,
     streams: libp2p_stream::Behaviour,
+    relays: relay::client::Behaviour,
+    relay: relay::Behaviour,
+    punching: dcutr::Behaviour,
 }
 
 /// What the rest of the mesh asks of the swarm's task.
 pub(super) enum Command {
     /// Others, or the peer itself, say where `peer` is.
-    Learn {
-        peer: PeerId,
-        addresses: Vec<Multiaddr>,
-        /// The peer says so itself.
-        own: bool,
-    },
+    Learn { peer: PeerId, addresses: Vec<Multiaddr>, source: Source },
     /// Closes every connection, answers, and ends.
     Close(oneshot::Sender<()>),
+}
+
+/// Who says where a peer is.
+pub(super) enum Source {
+    /// The peer itself.
+    Itself,
+    /// A member that is connected to it directly.
+    Member(PeerId),
+    /// Somebody else.
+    Hearsay,
 }
 
 /// The swarm, listening.
@@ -80,7 +90,10 @@ pub(super) fn build(
         dns::tokio::Transport::custom(sockets(), Default::default(), Default::default())
     });
     let deadline = door.deadline() + CONNECT_DEADLINE;
-    let transport = resolving
+    let local = keypair.public().to_peer_id();
+    let (circuits, relays) = relay::client::new(local);
+    let transport = circuits
+        .or_transport(resolving)
         .upgrade(Version::V1Lazy)
         .authenticate(encryption)
         .multiplex_ext(move |peer, endpoint| Admit::new(door, *peer, endpoint.get_remote_address().clone()))
@@ -100,9 +113,18 @@ pub(super) fn build(
         ping: ping::Behaviour::new(ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT)),
         identify: identify::Behaviour::new(identify),
         streams: libp2p_stream::Behaviour::new(),
+        relays,
+        relay: always(relay::Behaviour::new(local, paths::relay_config())),
+        punching: dcutr::Behaviour::new(local),
     };
     let config = libp2p::swarm::Config::with_executor(spawn).with_idle_connection_timeout(IDLE);
-    Ok(Swarm::new(transport, behaviour, keypair.public().to_peer_id(), config))
+    Ok(Swarm::new(transport, behaviour, local, config))
+}
+
+/// A relay that does not wait until it is known to be reachable from everywhere: its members reach it.
+fn always(mut relay: relay::Behaviour) -> relay::Behaviour {
+    relay.set_status(Some(relay::Status::Enable));
+    relay
 }
 
 /// The handle that opens streams over `swarm`.
@@ -141,6 +163,8 @@ pub(super) struct Driver {
     core: Arc<Core>,
     swarm: Swarm<Behaviour>,
     dialer: Dialer,
+    copies: Copies,
+    paths: Paths,
     commands: mpsc::Receiver<Command>,
 }
 
@@ -151,7 +175,9 @@ impl Driver {
         for (peer, addresses) in core.known_peers() {
             dialer.add_lasting(peer, addresses, now);
         }
-        Self { core, swarm, dialer, commands }
+        let mut driver = Self { core, swarm, dialer, copies: Copies::default(), paths: Paths::default(), commands };
+        driver.advertise();
+        driver
     }
 
     /// Runs until told to close.
@@ -162,7 +188,7 @@ impl Driver {
             tokio::select! {
                 event = self.swarm.select_next_some() => self.on_event(event),
                 command = self.commands.recv() => match command {
-                    Some(Command::Learn { peer, addresses, own }) => self.learn(peer, addresses, own),
+                    Some(Command::Learn { peer, addresses, source }) => self.learn(peer, addresses, &source),
                     Some(Command::Close(done)) => break Some(done),
                     None => break None,
                 },
@@ -175,19 +201,30 @@ impl Driver {
         }
     }
 
-    fn learn(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, own: bool) {
-        if own {
-            self.dialer.replace(peer, addresses);
-        } else {
-            self.dialer.learn(peer, &addresses, Instant::now());
+    fn learn(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, source: &Source) {
+        match source {
+            Source::Itself => self.dialer.replace(peer, addresses),
+            Source::Member(member) => self.dialer.learn(peer, &addresses, Some(*member), Instant::now()),
+            Source::Hearsay => self.dialer.learn(peer, &addresses, None, Instant::now()),
         }
+    }
+
+    /// Tells those who ask for a place at this node where it is.
+    fn advertise(&mut self) {
+        let addresses = self.core.full_addresses();
+        let stale: Vec<_> = self.swarm.external_addresses().cloned().collect();
+        for address in stale.iter().filter(|address| !addresses.contains(address) && !paths::is_circuit(address)) {
+            self.swarm.remove_external_address(address);
+        }
+        addresses.into_iter().for_each(|address| self.swarm.add_external_address(address));
     }
 
     fn dial_due(&mut self) {
         let now = Instant::now();
-        for (peer, addresses) in self.dialer.due(now) {
+        for Dial { peer, addresses, upgrade } in self.dialer.due(now) {
+            let condition = if upgrade { PeerCondition::NotDialing } else { PeerCondition::DisconnectedAndNotDialing };
             let options = DialOpts::peer_id(peer)
-                .condition(PeerCondition::DisconnectedAndNotDialing)
+                .condition(condition)
                 .addresses(addresses)
                 // Another port than the listener's: nothing here needs the same, and redials would collide.
                 .allocate_new_port()
@@ -204,38 +241,68 @@ impl Driver {
 
     fn on_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
-            SwarmEvent::NewListenAddr { .. } | SwarmEvent::ExpiredListenAddr { .. } => self.core.addresses_changed(),
-            SwarmEvent::ConnectionEstablished { peer_id, endpoint, num_established, .. } => {
+            SwarmEvent::NewListenAddr { address, .. } | SwarmEvent::ExpiredListenAddr { address, .. }
+                if !paths::is_circuit(&address) =>
+            {
+                self.core.addresses_changed();
+                self.advertise();
+            }
+            SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, num_established, .. } => {
+                let ip = endpoint.get_remote_address().ip_addr();
+                self.copies.connected(&identity::from_libp2p(&peer_id), connection_id, ip, Instant::now());
                 let dialled = match &endpoint {
-                    ConnectedPoint::Dialer { address, .. } => Some(without_peer(address)),
-                    ConnectedPoint::Listener { .. } => None,
+                    ConnectedPoint::Dialer { address, .. } if !paths::is_circuit(address) => {
+                        Some(without_peer(address))
+                    }
+                    _ => None,
                 };
-                self.dialer.connected(peer_id, dialled.clone(), Instant::now());
+                self.paths.opened(peer_id, connection_id, &endpoint);
                 if num_established.get() == 1 {
                     tracing::info!(peer = %peer_id, address = %endpoint.get_remote_address(), "connected");
-                    self.core.connected(peer_id, dialled);
+                    self.core.connected(peer_id, dialled.clone());
                 }
+                self.follow(peer_id, dialled);
             }
-            SwarmEvent::ConnectionClosed { peer_id, num_established: 0, cause, .. } => {
-                let cause = cause.map(|cause| cause.to_string());
-                tracing::info!(peer = %peer_id, cause = cause.as_deref().unwrap_or("closed"), "disconnected");
-                self.core.disconnected(&identity::from_libp2p(&peer_id));
-                self.dialer.disconnected(peer_id, Instant::now());
+            SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
+                let peer = identity::from_libp2p(&peer_id);
+                if self.copies.closed(&peer, connection_id) {
+                    self.core.sees_copies(&self.copies);
+                }
+                if num_established == 0 {
+                    let cause = cause.map(|cause| cause.to_string());
+                    tracing::info!(peer = %peer_id, cause = cause.as_deref().unwrap_or("closed"), "disconnected");
+                    self.core.disconnected(&peer);
+                    self.dialer.disconnected(peer_id, Instant::now());
+                }
+                self.paths.closed(peer_id, connection_id);
+                self.follow(peer_id, None);
             }
             SwarmEvent::OutgoingConnectionError { peer_id: Some(peer), error, .. } => self.on_dial_error(peer, &error),
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
                 tracing::debug!(address = %send_back_addr, %error, "an inbound connection failed");
             }
-            SwarmEvent::Behaviour(BehaviourEvent::Ping(ping::Event { peer, result: Ok(rtt), .. })) => {
+            SwarmEvent::Behaviour(BehaviourEvent::Identify(identify::Event::Received {
+                peer_id,
+                connection_id,
+                info,
+            })) => self.copies.identified(&identity::from_libp2p(&peer_id), connection_id, &info.agent_version),
+            SwarmEvent::Behaviour(BehaviourEvent::Ping(ping::Event { peer, connection, result: Ok(rtt) })) => {
                 self.core.measured(&peer, rtt);
+                let sent = Instant::now() - rtt;
+                if self.copies.answered(&identity::from_libp2p(&peer), connection, sent) {
+                    self.core.sees_copies(&self.copies);
+                }
             }
             SwarmEvent::Behaviour(BehaviourEvent::Ping(ping::Event { peer, connection, result: Err(error) })) => {
                 tracing::info!(%peer, %error, "a silent connection is closed");
                 self.swarm.close_connection(connection);
             }
-            SwarmEvent::ListenerClosed { reason: Err(error), .. } | SwarmEvent::ListenerError { error, .. } => {
-                tracing::error!(%error, "listening failed");
-            }
+            SwarmEvent::ListenerClosed { listener_id, reason, .. } => match (self.paths.lost(listener_id), reason) {
+                (Some(relay), reason) => tracing::debug!(%relay, ?reason, "lost the place at a relay"),
+                (None, Err(error)) => tracing::error!(%error, "listening failed"),
+                (None, Ok(())) => {}
+            },
+            SwarmEvent::ListenerError { error, .. } => tracing::debug!(%error, "a listener failed for a moment"),
             _ => {}
         }
     }
@@ -248,11 +315,45 @@ impl Driver {
         let hopeless = !reasons.is_empty() && reasons.iter().all(|(_, reason)| reason.is_final());
         let asked = reasons.iter().filter_map(|(_, reason)| reason.wait()).max();
         let wait = if hopeless { Some(dialer::LONGEST_PAUSE) } else { asked };
+        if !reasons.is_empty() && reasons.iter().all(|(_, reason)| reason.is_silence()) {
+            self.dialer.unanswered(peer);
+        }
         self.dialer.failed(peer, wait, Instant::now());
+        self.keep_places();
         if !self.swarm.is_connected(&peer) {
             let reasons: Vec<(Multiaddr, Reason)> =
                 reasons.into_iter().map(|(address, reason)| (without_peer(&address), reason)).collect();
             self.core.dial_failed(peer, reasons);
+        }
+    }
+
+    /// Takes note of the way to a peer after a connection to it came or went. `dialled` is where it was reached directly.
+    fn follow(&mut self, peer: PeerId, dialled: Option<Multiaddr>) {
+        let now = Instant::now();
+        let relay = match self.paths.to(&peer) {
+            None => return,
+            Some(Path::Direct) => {
+                self.dialer.connected(peer, dialled, now);
+                None
+            }
+            Some(Path::Relayed(relay)) => {
+                self.dialer.relayed(peer, now);
+                Some(identity::from_libp2p(&relay))
+            }
+        };
+        self.core.reached_through(&identity::from_libp2p(&peer), relay);
+    }
+
+    /// Asks for places at the members through which peers may come that this node cannot reach.
+    fn keep_places(&mut self) {
+        for (relay, address) in self.dialer.relays() {
+            if self.paths.has_place(&relay) {
+                continue;
+            }
+            match self.swarm.listen_on(paths::circuit(relay, &address, None)) {
+                Ok(listener) => self.paths.asked(relay, listener),
+                Err(error) => tracing::debug!(%relay, %error, "cannot ask for a place at a relay"),
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! The peer table: what each peer last said of itself and whether it is here, and the view made of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use libp2p::Multiaddr;
@@ -9,6 +9,10 @@ use mesh_types::{ByteSize, MeshView, PeerId, PeerState, PeerView};
 use tokio::time::Instant;
 
 use super::PeerRecord;
+use super::telling::Link;
+
+#[cfg(test)]
+mod tests;
 
 /// How long a lost peer stays visible.
 pub(super) const GONE_FOR: Duration = Duration::from_secs(60);
@@ -19,11 +23,15 @@ const RTT_NOISE: f64 = 2_000.0;
 /// Bounds on what a peer may say of itself.
 const MAX_NAME: usize = 128;
 pub(super) const MAX_ITEMS: usize = 256;
+const MAX_COPIES: usize = 16;
 
 /// All peers but the local one.
 #[derive(Default)]
 pub(super) struct Table {
     peers: BTreeMap<PeerId, Entry>,
+    /// The peers that others are told of, by the number of the last change.
+    news: BTreeMap<u64, PeerId>,
+    version: u64,
 }
 
 struct Entry {
@@ -35,6 +43,12 @@ struct Entry {
     before: Option<v1::NodeStatus>,
     gone: Option<Instant>,
     rtt: Rtt,
+    /// The member through which it is connected; `None`: directly.
+    relay: Option<PeerId>,
+    /// Whom it says it is connected to; addresses are left out.
+    links: BTreeMap<String, v1::PeerAddress>,
+    /// What others are told of it.
+    told: Option<Link>,
 }
 
 /// The round trip to a peer.
@@ -61,15 +75,30 @@ impl Table {
             before: None,
             gone: None,
             rtt: Rtt::default(),
+            relay: None,
+            links: BTreeMap::new(),
+            told: None,
         });
         entry.gone = None;
         entry.address = address.or(entry.address.take());
         entry.before = entry.status.take().map(|heard| heard.status).or(entry.before.take());
+        entry.links.clear();
+        self.tell(peer);
+    }
+
+    /// `peer` is connected through `relay`, or directly. Returns whether that is news.
+    pub(super) fn reached_through(&mut self, peer: &PeerId, relay: Option<PeerId>) -> bool {
+        let news =
+            self.peers.get_mut(peer).is_some_and(|entry| std::mem::replace(&mut entry.relay, relay.clone()) != relay);
+        self.tell(peer);
+        news
     }
 
     /// A ping to `peer` took so long. Returns whether others should hear of it.
     pub(super) fn measured(&mut self, peer: &PeerId, rtt: Duration) -> bool {
-        self.peers.get_mut(peer).is_some_and(|entry| entry.rtt.measured(rtt))
+        let news = self.peers.get_mut(peer).is_some_and(|entry| entry.rtt.measured(rtt));
+        self.tell(peer);
+        news
     }
 
     /// The last connection to `peer` closed.
@@ -77,15 +106,34 @@ impl Table {
         if let Some(entry) = self.peers.get_mut(peer) {
             entry.gone.get_or_insert(now);
         }
+        self.tell(peer);
     }
 
-    /// `peer` says what it is. Returns whether that was taken: it is older than what is known, or malformed, or the peer
-    /// is not connected, else.
-    pub(super) fn heard(&mut self, peer: &PeerId, mut status: v1::NodeStatus, now: Instant) -> bool {
+    /// From now on `peer` is listened to anew: what it says next counts, whatever it said before it was restarted.
+    pub(super) fn watches(&mut self, peer: &PeerId) {
+        if let Some(entry) = self.peers.get_mut(peer) {
+            entry.links.clear();
+            if let Some(heard) = &mut entry.status {
+                heard.status.sequence = 0;
+            }
+        }
+    }
+
+    /// `peer` says what it is, and whom it is connected to. Returns whether that was taken: it is older than what is
+    /// known, or malformed, or the peer is not connected, else.
+    pub(super) fn heard(&mut self, peer: &PeerId, update: v1::Update, now: Instant) -> bool {
         let Some(entry) = self.peers.get_mut(peer).filter(|entry| entry.gone.is_none()) else { return false };
-        if entry.status.as_ref().is_some_and(|heard| heard.status.sequence >= status.sequence) {
+        let known = entry.status.as_ref();
+        if update.status.as_ref().zip(known).is_some_and(|(new, known)| known.status.sequence >= new.sequence) {
             return false;
         }
+        for link in update.peers {
+            if entry.links.len() < MAX_ITEMS || entry.links.contains_key(&link.peer_id) {
+                entry.links.insert(link.peer_id.clone(), v1::PeerAddress { addresses: Vec::new(), ..link });
+            }
+        }
+        let Some(mut status) = update.status.or_else(|| known.map(|known| known.status.clone())) else { return true };
+        status.peers = entry.links.values().cloned().collect();
         clamp(&mut status, peer);
         let state = if status.leaving { PeerState::Leaving } else { PeerState::Ready };
         match convert::peer_view(peer.clone(), status.clone(), state, false) {
@@ -95,7 +143,36 @@ impl Table {
                 return false;
             }
         }
+        self.tell(peer);
         true
+    }
+
+    /// Notes what others are to be told of `peer`.
+    fn tell(&mut self, peer: &PeerId) {
+        let Some(entry) = self.peers.get_mut(peer) else { return };
+        let to = entry.address(peer);
+        if entry.told.as_ref().map(|told| &told.to) == to.as_ref() {
+            return;
+        }
+        self.version += 1;
+        if let Some(before) = &entry.told {
+            self.news.remove(&before.version);
+        }
+        entry.told = to.map(|to| Link { version: self.version, to });
+        if entry.told.is_some() {
+            self.news.insert(self.version, peer.clone());
+        }
+    }
+
+    /// The number of the last change of what others are told of peers.
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Connected peers, where they can be reached and how far they are, by when that changed: what this node tells others
+    /// who know everything up to the change `after`.
+    pub(super) fn links(&self, after: u64) -> impl Iterator<Item = Link> {
+        self.news.range(after + 1..).filter_map(|(_, peer)| self.peers.get(peer)?.told.clone())
     }
 
     /// Drops peers that have been away long enough. Returns them.
@@ -112,25 +189,6 @@ impl Table {
         self.peers.values().filter_map(|entry| entry.gone).min().map(|gone| gone + GONE_FOR)
     }
 
-    /// Connected peers and where they can be reached: what this node tells others.
-    pub(super) fn reachable(&self) -> Vec<v1::PeerAddress> {
-        let addresses = |entry: &Entry| match &entry.status {
-            Some(heard) => heard.status.addresses.clone(),
-            None => entry.address.iter().map(Multiaddr::to_string).collect(),
-        };
-        self.peers
-            .iter()
-            .filter(|(_, entry)| entry.gone.is_none() && entry.status.as_ref().is_none_or(|h| !h.status.leaving))
-            .map(|(peer, entry)| v1::PeerAddress {
-                peer_id: peer.to_string(),
-                addresses: addresses(entry),
-                rtt_us: entry.rtt.said,
-            })
-            .filter(|peer| !peer.addresses.is_empty())
-            .take(MAX_ITEMS)
-            .collect()
-    }
-
     /// The view: `local` first, the others by name and id.
     pub(super) fn view(&self, local: PeerView) -> MeshView {
         let mut peers: Vec<PeerView> = self.peers.iter().map(|(peer, entry)| entry.view(peer)).collect();
@@ -139,9 +197,21 @@ impl Table {
         MeshView { peers }
     }
 
-    /// The raw statuses, in no particular order.
-    pub(super) fn records(&self, now: Instant) -> Vec<PeerRecord> {
-        self.peers.iter().map(|(peer, entry)| entry.record(peer, now)).collect()
+    /// The raw statuses, in no particular order. `copied` is whose identity this node sees used twice.
+    pub(super) fn records(&self, now: Instant, copied: &[v1::CopiedIdentity]) -> Vec<PeerRecord> {
+        let record = |(peer, entry): (&PeerId, &Entry)| {
+            let mut copied_at = self.copied_at(peer);
+            copied_at.extend(copied.iter().filter(|c| c.peer_id == peer.as_str()).flat_map(|c| c.ips.clone()));
+            PeerRecord { copied_at: copied_at.into_iter().collect(), ..entry.record(peer, now) }
+        };
+        self.peers.iter().map(record).collect()
+    }
+
+    /// Where present peers see processes that use `peer`'s identity, if they see more than one.
+    pub(super) fn copied_at(&self, peer: &PeerId) -> BTreeSet<String> {
+        let present = self.peers.values().filter(|entry| entry.gone.is_none());
+        let said = present.filter_map(|entry| entry.status.as_ref()).flat_map(|heard| &heard.status.copied);
+        said.filter(|copied| copied.peer_id == peer.as_str()).flat_map(|copied| copied.ips.clone()).collect()
     }
 }
 
@@ -161,6 +231,21 @@ impl Rtt {
 }
 
 impl Entry {
+    /// What others are told of it; `None`: nothing, it is gone, or going, or nobody knows where it is.
+    fn address(&self, peer: &PeerId) -> Option<v1::PeerAddress> {
+        let addresses = match &self.status {
+            Some(heard) => heard.status.addresses.clone(),
+            None => self.address.iter().map(Multiaddr::to_string).collect(),
+        };
+        let leaving = self.status.as_ref().is_some_and(|heard| heard.status.leaving);
+        (self.gone.is_none() && !leaving && !addresses.is_empty()).then(|| v1::PeerAddress {
+            peer_id: peer.to_string(),
+            addresses,
+            rtt_us: self.rtt.said,
+            relayed: self.relay.is_some(),
+        })
+    }
+
     fn state(&self) -> PeerState {
         match (&self.gone, &self.status) {
             (Some(_), _) => PeerState::Gone,
@@ -189,7 +274,7 @@ impl Entry {
                 (self.before.clone().unwrap_or(silent), Duration::ZERO)
             }
         };
-        PeerRecord { status, state: self.state(), age, local: false }
+        PeerRecord { status, state: self.state(), age, local: false, copied_at: Vec::new(), relay: self.relay.clone() }
     }
 }
 
@@ -224,77 +309,6 @@ fn clamp(status: &mut v1::NodeStatus, peer: &PeerId) {
     status.models.truncate(MAX_ITEMS);
     status.stages.truncate(MAX_ITEMS);
     status.peers.truncate(MAX_ITEMS);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn status(name: &str, sequence: u64) -> v1::NodeStatus {
-        v1::NodeStatus { name: name.to_owned(), sequence, ..Default::default() }
-    }
-
-    fn states(table: &Table) -> Vec<(String, PeerState)> {
-        let local = PeerView { local: true, ..blank(PeerId::from("me"), PeerState::Ready) };
-        table.view(local).peers.into_iter().skip(1).map(|peer| (peer.name, peer.state)).collect()
-    }
-
-    #[test]
-    fn a_peer_comes_goes_and_returns() {
-        let (mut table, peer, start) = (Table::default(), PeerId::from("p"), Instant::now());
-        assert!(!table.heard(&peer, status("early", 1), start), "not connected");
-        table.connected(&peer, None);
-        assert_eq!(states(&table), [(String::new(), PeerState::Joining)]);
-        assert!(table.heard(&peer, status("p", 5), start));
-        assert!(!table.heard(&peer, status("old", 4), start));
-        assert_eq!(states(&table), [("p".into(), PeerState::Ready)]);
-        assert!(table.heard(&peer, v1::NodeStatus { leaving: true, ..status("p", 6) }, start));
-        assert_eq!(states(&table), [("p".into(), PeerState::Leaving)]);
-        table.disconnected(&peer, start);
-        assert_eq!(states(&table), [("p".into(), PeerState::Gone)]);
-        assert_eq!(table.next_expiry(), Some(start + GONE_FOR));
-
-        table.connected(&peer, None);
-        assert_eq!(states(&table), [("p".into(), PeerState::Joining)]);
-        assert!(table.heard(&peer, status("p", 1), start), "a restarted peer counts anew");
-        table.disconnected(&peer, start);
-        assert!(table.expire(start + GONE_FOR / 2).is_empty());
-        assert_eq!(table.expire(start + GONE_FOR), [peer]);
-        assert!(states(&table).is_empty());
-    }
-
-    #[test]
-    fn a_round_trip_is_told_again_only_when_it_moved() {
-        let (mut table, peer) = (Table::default(), PeerId::from("p"));
-        assert!(!table.measured(&peer, Duration::from_millis(3)), "not connected");
-        table.connected(&peer, Some("/ip4/192.0.2.1/tcp/1".parse().unwrap()));
-        assert!(table.measured(&peer, Duration::from_micros(300)));
-        assert!((0..100).all(|n| !table.measured(&peer, Duration::from_micros(200 + 10 * n))), "noise");
-        assert!((0..10).any(|_| table.measured(&peer, Duration::from_millis(40))));
-        assert!(table.reachable()[0].rtt_us > 2000);
-    }
-
-    #[test]
-    fn peers_are_shown_by_name_and_id() {
-        let mut table = Table::default();
-        for (id, name) in [("3", "b"), ("2", "a"), ("1", "b")] {
-            table.connected(&PeerId::from(id), None);
-            assert!(table.heard(&PeerId::from(id), status(name, 1), Instant::now()));
-        }
-        let view = table.view(blank(PeerId::from("me"), PeerState::Ready));
-        let ids: Vec<_> = view.peers.iter().map(|peer| peer.id.as_str()).collect();
-        assert_eq!(ids, ["me", "2", "1", "3"]);
-    }
-
-    #[test]
-    fn nonsense_is_ignored_and_excess_cut() {
-        let (mut table, peer) = (Table::default(), PeerId::from("p"));
-        table.connected(&peer, None);
-        let broken = v1::ModelStatus { digest: vec![1, 2], ..Default::default() };
-        assert!(!table.heard(&peer, v1::NodeStatus { models: vec![broken], ..status("p", 1) }, Instant::now()));
-        let lie = v1::NodeStatus { peer_id: "other".into(), ..status(&"ü".repeat(1000), 2) };
-        assert!(table.heard(&peer, lie, Instant::now()));
-        let record = table.records(Instant::now()).remove(0);
-        assert_eq!((record.status.peer_id.as_str(), record.status.name.chars().count()), ("p", MAX_NAME));
-    }
+    status.copied.truncate(MAX_ITEMS);
+    status.copied.iter_mut().for_each(|copied| copied.ips.truncate(MAX_COPIES));
 }

@@ -16,6 +16,10 @@ use super::*;
 use crate::DataDir;
 use crate::admission::VERSIONS;
 
+mod copies;
+mod lan;
+mod relay;
+
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A node in a runtime of its own, so that it can be killed.
@@ -70,7 +74,8 @@ impl TestNode {
             None => Membership::create_or_resume(&data_dir).unwrap(),
         };
         let door = change(door(&identity, &membership));
-        let config = Config { identity, membership, listen, name: name.to_owned(), version: "0.0.1".to_owned() };
+        let config =
+            Config { identity, membership, listen, name: name.to_owned(), version: "0.0.1".to_owned(), mdns: true };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         match runtime.spawn(Mesh::start_with(config, door)).await.unwrap() {
             Ok(mesh) => Ok(Self { mesh, name: name.to_owned(), runtime: Some(runtime), dir }),

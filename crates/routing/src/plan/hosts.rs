@@ -1,11 +1,13 @@
 //! The nodes that could take a part of a model, drawn out of the view of the mesh.
 
-use mesh_types::{ByteSize, MeshView, PeerId, PeerState, PeerView, Speed};
+use mesh_types::{ByteSize, LinkView, MeshView, PeerId, PeerState, PeerView, Speed};
 
 use super::ASSUMED;
 
 /// Round trips within one step of this count as equal, in microseconds: measured noise must not reorder a chain.
 const RTT_STEP: u32 = 2_000;
+/// For a pair of nodes without a direct way.
+const NO_WAY: u32 = u32::MAX;
 /// For a pair of nodes that never measured each other, in microseconds: a LAN.
 const UNKNOWN_RTT: u32 = 500;
 
@@ -46,7 +48,7 @@ pub fn hosts(view: &MeshView, own: ByteSize) -> Vec<Host> {
         speed: peer.speed.unwrap_or(typical),
         measured: peer.speed.is_some(),
         rtt: peers.iter().map(|other| rtt(peer, other)).collect(),
-        unfit: unfit(peer),
+        unfit: unfit(peer).or_else(|| peers.first().and_then(|head| relayed(head, peer))),
     };
     peers.iter().map(host).collect()
 }
@@ -71,12 +73,23 @@ fn unfit(peer: &PeerView) -> Option<String> {
     Some(reason.to_owned())
 }
 
+fn relayed(head: &PeerView, peer: &PeerView) -> Option<String> {
+    let reason = "only a relayed path leads to it, and stages need a direct one";
+    MeshView::is_relayed(head, peer).then(|| reason.to_owned())
+}
+
 /// As either of the two measured it.
 fn rtt(one: &PeerView, other: &PeerView) -> u32 {
     if one.id == other.id {
         return 0;
     }
-    let said = |from: &PeerView, to: &PeerView| from.links.iter().find(|link| link.peer == to.id).map(|l| l.rtt_us);
+    if MeshView::is_relayed(one, other) {
+        return NO_WAY;
+    }
+    let measured = |link: &&LinkView| link.rtt_us > 0;
+    let said = |from: &PeerView, to: &PeerView| {
+        from.links.iter().find(|link| link.peer == to.id).filter(measured).map(|link| link.rtt_us)
+    };
     said(one, other).or_else(|| said(other, one)).unwrap_or(UNKNOWN_RTT)
 }
 
@@ -92,6 +105,11 @@ pub(super) fn visit(hosts: &[Host], chosen: &[usize]) -> Vec<usize> {
         chain.push(next);
     }
     chain
+}
+
+/// Whether each host of a chain has a direct way to the next.
+pub(super) fn is_joined(hosts: &[Host], chain: &[usize]) -> bool {
+    chain.windows(2).all(|pair| way(&hosts[pair[0]], pair[1]) != NO_WAY)
 }
 
 /// The round trip from `host` to the host at `at`, in microseconds.

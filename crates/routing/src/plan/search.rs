@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use mesh_types::LayerRange;
 
 use super::cuts::{self, Pace};
-use super::hosts::visit;
+use super::hosts::{is_joined, visit};
 use super::{Candidate, Host, ModelShape, WORTH, candidate};
 
 /// With this many other nodes or fewer, every set of them is looked at.
@@ -100,7 +100,7 @@ fn roomiest(hosts: &[Host], usable: &[usize], count: usize) -> Vec<usize> {
 impl Found {
     /// Looks at the holder with the nodes of `set`. Returns the tokens a second, where they fit.
     fn consider(&mut self, shape: &ModelShape, hosts: &[Host], set: &[usize]) -> Option<f64> {
-        let way = orders(hosts, set).find_map(|chain| {
+        let way = orders(hosts, set).filter(|chain| is_joined(hosts, chain)).find_map(|chain| {
             let ranges = cuts::cut(shape, hosts, &chain)?;
             let pace = Pace::of(shape, hosts, &chain, &ranges);
             Some(Way { chain, ranges, pace })

@@ -70,7 +70,7 @@ fn two_more_nodes_may_gain_together_what_one_alone_does_not() {
     let nodes = [("a", 17, 8, 0), ("b", 18, 11, 7), ("c", 3, 18, 23), ("d", 21, 11, 38)];
     let peers = nodes.map(|(name, mib, speed, ms)| {
         let mut peer = node(name, mib, Speed { decode: speed * MIB, prefill: 10 * speed * MIB });
-        peer.links = vec![mesh_types::LinkView { peer: "id-a".into(), rtt_us: ms * 1000 }];
+        peer.links = vec![mesh_types::LinkView { peer: "id-a".into(), rtt_us: ms * 1000, relayed: false }];
         peer
     });
     let plan = plan(&shape, &mesh(&peers)).unwrap();
@@ -169,8 +169,11 @@ fn stages_of_a_size_that_is_not_allowed_are_not_made() {
 
 #[test]
 fn a_chain_goes_on_to_the_nearest_and_the_way_counts() {
-    let link =
-        |name: &str, ms: u32| mesh_types::LinkView { peer: format!("id-{name}").as_str().into(), rtt_us: ms * 1000 };
+    let link = |name: &str, ms: u32| mesh_types::LinkView {
+        peer: format!("id-{name}").as_str().into(),
+        rtt_us: ms * 1000,
+        relayed: false,
+    };
     let mut a = node("a", 1700, USUAL);
     a.links = vec![link("far", 40), link("near", 4), link("beyond", 44)];
     let mut far = node("far", 1700, USUAL);
@@ -185,6 +188,27 @@ fn a_chain_goes_on_to_the_nearest_and_the_way_counts() {
     // 320 ms of work; 4, 40 and 40 ms of round trips, half of each.
     let expected = 1.0 / (0.320 + 0.042 + 3.0 * HOP);
     assert!((plan.chosen().decode - expected).abs() < 0.01, "{} is not {expected}", plan.chosen().decode);
+}
+
+#[test]
+fn no_stage_is_put_behind_a_relay() {
+    let relayed =
+        |name: &str| mesh_types::LinkView { peer: format!("id-{name}").as_str().into(), rtt_us: 500, relayed: true };
+    let mut head = node("a", 1900, USUAL);
+    head.links = vec![relayed("far")];
+    let hosts = mesh(&[head, node("far", 9000, USUAL), node("near", 4000, USUAL)]);
+    let stages = placed(&shape(0), &hosts);
+    assert!(stages.iter().all(|stage| !stage.starts_with("far")), "{stages:?}");
+    assert!(hosts[1].unfit.as_deref().is_some_and(|why| why.contains("relayed path")), "{:?}", hosts[1]);
+
+    // Two workers that only the head reaches directly are never neighbours in a chain.
+    let mut b = node("b", 1700, USUAL);
+    b.links = vec![relayed("c")];
+    let three = |c: mesh_types::PeerView| mesh(&[node("a", 1700, USUAL), b.clone(), c]);
+    assert!(plan(&shape(0), &three(node("c", 1700, USUAL))).is_err());
+    b.links.clear();
+    let three = mesh(&[node("a", 1700, USUAL), b, node("c", 1700, USUAL)]);
+    assert_eq!(placed(&shape(0), &three).len(), 3);
 }
 
 #[test]
@@ -263,7 +287,7 @@ fn any_mesh(nodes: usize) -> impl Strategy<Value = Vec<Host>> {
             .map(|(n, (mib, speed, rtt))| {
                 let speed = Speed { decode: speed * MIB, prefill: 10 * speed * MIB };
                 let mut peer = node(&format!("n{n}"), *mib, speed);
-                peer.links = vec![mesh_types::LinkView { peer: "id-n0".into(), rtt_us: rtt * 1000 }];
+                peer.links = vec![mesh_types::LinkView { peer: "id-n0".into(), rtt_us: rtt * 1000, relayed: false }];
                 peer
             })
             .collect();

@@ -160,7 +160,7 @@ fn a_slow_replica_and_a_far_one_get_less() {
         assert_eq!(first(&mut router, &view, &prefixes, at(400)).as_str(), "id-r1", "ten times as fast");
     }
     view.peers.insert(0, PeerView { local: true, ..peer("gateway") });
-    view.peers[0].links = vec![LinkView { peer: "id-r1".into(), rtt_us: 5_000_000 }];
+    view.peers[0].links = vec![LinkView { peer: "id-r1".into(), rtt_us: 5_000_000, relayed: false }];
     let prefixes = Prefixes::of(&chat(&["opening"], None));
     assert_eq!(first(&mut router, &view, &prefixes, at(400)).as_str(), "id-r0", "five seconds away");
 }

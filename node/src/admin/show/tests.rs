@@ -32,7 +32,13 @@ fn mesh() -> v1::PeersResponse {
         stages: vec![stage(range(5, 9))],
         ..Default::default()
     };
-    let peer = |status, local| v1::Peer { status: Some(status), state: "ready".into(), age_ms: 1, local };
+    let peer = |status, local| v1::Peer {
+        status: Some(status),
+        state: "ready".into(),
+        age_ms: 1,
+        local,
+        ..Default::default()
+    };
     v1::PeersResponse { mesh_id: "x".into(), peers: vec![peer(alpha, true), peer(beta, false)], ..Default::default() }
 }
 
