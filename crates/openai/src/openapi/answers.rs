@@ -6,9 +6,11 @@ pub(super) fn json_of(schema: Value) -> Value {
     json!({"application/json": {"schema": schema}})
 }
 
-/// The same as a whole, or as server-sent events.
+/// The same as a whole, or as server-sent events, of which the second schema describes each.
 fn streamed(schema: Value) -> Value {
-    json!({"application/json": {"schema": schema}, "text/event-stream": {"schema": {"type": "string"}}})
+    let text = json!({"type": "string"});
+    let event = json!({"type": "object", "required": ["data"], "properties": {"event": text, "data": text}});
+    json!({"application/json": {"schema": schema}, "text/event-stream": {"schema": event}})
 }
 
 /// An object with all of `properties`.
