@@ -136,6 +136,12 @@ sanitize: models
 fuzz TARGET SECONDS="600" *ARGS:
     scripts/fuzz {{ TARGET }} {{ SECONDS }} {{ ARGS }}
 
+# The default test run plays 60 for a short while.
+[doc("Play a mesh of NODES whose nodes come and go for SECONDS, in memory and played time: a table (docs/scale.md).")]
+simulate NODES="200" SECONDS="10":
+    MESH_SIMULATE={{ NODES }} MESH_CHURN={{ SECONDS }} \
+        cargo test --locked -p mesh-mesh --lib -- --nocapture hundreds_that_come_and_go_agree
+
 # Measure: `just bench NAME` runs scripts/bench-NAME; without a name, say which there are.
 bench NAME="" *ARGS:
     @if [ -n "{{ NAME }}" ]; then exec ./scripts/bench-{{ NAME }} {{ ARGS }}; \

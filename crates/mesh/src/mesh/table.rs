@@ -154,14 +154,21 @@ impl Table {
         if entry.told.as_ref().map(|told| &told.to) == to.as_ref() {
             return;
         }
-        self.version += 1;
         if let Some(before) = &entry.told {
             self.news.remove(&before.version);
         }
-        entry.told = to.map(|to| Link { version: self.version, to });
+        // Of who is gone, nothing is told: every peer sees that for itself.
+        entry.told = to.map(|to| Link { version: self.version + 1, to });
         if entry.told.is_some() {
+            self.version += 1;
             self.news.insert(self.version, peer.clone());
         }
+    }
+
+    /// Where `peer` is in its life.
+    #[cfg(test)]
+    pub(super) fn state(&self, peer: &PeerId) -> Option<PeerState> {
+        self.peers.get(peer).map(Entry::state)
     }
 
     /// The number of the last change of what others are told of peers.

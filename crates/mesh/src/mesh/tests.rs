@@ -19,6 +19,7 @@ use crate::admission::VERSIONS;
 mod copies;
 mod lan;
 mod relay;
+mod simulation;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
