@@ -96,10 +96,11 @@ differential: models
         cargo test --locked -p mesh-chat --test templates -- --nocapture compared_with_llama_cpp
 
 # The default test run does a small part of it.
-[doc("Ten thousands of mutated answers of models, of random calls, and of mutated requests.")]
+[doc("Ten thousands of mutated answers of models, of random calls and grammars, and of mutated requests.")]
 mutations ROUNDS="35": models
     MESH_ROUNDS={{ ROUNDS }} cargo test --locked -p mesh-chat --test templates -- mutation round_trip
-    MESH_ROUNDS={{ ROUNDS }} cargo test --locked -p mesh-node --test scripted -- bodies
+    MESH_ROUNDS={{ ROUNDS }} cargo test --locked -p mesh-chat --lib -- what_is_generated
+    MESH_ROUNDS={{ ROUNDS }} cargo test --locked -p mesh-node --test scripted -- bodies no_cut
 
 [doc("What is computed again after a turn, for every template of llama.cpp: a table.")]
 reuse:
@@ -130,6 +131,14 @@ sanitize: models
     cargo nextest run --locked -p kernels-ffi -p mesh-gguf -p mesh-chat \
         --target "$(rustc -vV | sed -n 's/^host: //p')" --target-dir "$CARGO_TARGET_DIR/sanitize" \
         -E 'not test(nesting_does_not_overflow_the_stack)'
+
+# As above; the node's own dependencies, which are built for it, take a while.
+[doc("Ten thousands of mutated requests through gateway and stage 0, under AddressSanitizer.")]
+sanitize-requests ROUNDS="35": models
+    RUSTC_BOOTSTRAP=1 MESH_ROUNDS={{ ROUNDS }} \
+    RUSTFLAGS="-Ctarget-cpu=native -Zsanitizer=address" \
+    cargo test --locked -p mesh-node --test scripted \
+        --target "$(rustc -vV | sed -n 's/^host: //p')" --target-dir "$CARGO_TARGET_DIR/sanitize" -- bodies
 
 # CI does it for a short time. What it finds is kept in the cache, and becomes a test.
 [doc("Feed a reader of untrusted bytes with mutated ones: `just fuzz gguf`, for ten minutes or as many SECONDS.")]

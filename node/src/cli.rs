@@ -202,7 +202,7 @@ pub struct TemplateArgs {
     /// How tools are called: as the template can, or forced.
     #[arg(long, value_name = "auto|native|emulated", default_value = "auto", value_parser = ["auto", "native", "emulated"])]
     pub strategy: String,
-    /// The native format, instead of the one that was found out.
+    /// The native format, instead of the one that was found out; one that does not exist lists those that do.
     #[arg(long, value_name = "NAME")]
     pub format: Option<String>,
 }
@@ -216,8 +216,8 @@ pub struct ParseArgs {
     /// The request (JSON) that the output answers: its tools and `tool_choice` count. Without one, any tool does.
     #[arg(long, value_name = "FILE")]
     pub request: Option<PathBuf>,
-    /// The output comes in pieces: a JSON array of hex strings, given here or on standard input.
-    #[arg(long, value_name = "JSON", num_args = 0..=1, default_missing_value = "-")]
+    /// The output comes in pieces: a JSON array of hex strings, itself or in a file, or on standard input.
+    #[arg(long, value_name = "JSON|FILE", num_args = 0..=1, default_missing_value = "-")]
     pub pieces: Option<String>,
     /// Write the events that a client would see while the output is generated.
     #[arg(long)]

@@ -77,7 +77,10 @@ fn open(args: &TemplateArgs) -> Result<(ChatTemplate, Capability), TemplateError
         (Some(path), _) => ChatTemplate::parse(&read_file(path)?, "", "")?,
         (None, Some(model)) => of_model(model)?,
         (None, None) if format.is_some() || args.strategy == "emulated" => ChatTemplate::of_model(None, "", "")?,
-        (None, None) => return Err(TemplateError::Usage("name a template: --template FILE or --model REF".to_owned())),
+        (None, None) => {
+            let wanted = "name a template: --template FILE or --model REF (to read an answer, --format NAME is enough)";
+            return Err(TemplateError::Usage(wanted.to_owned()));
+        }
     };
     let found = Capability::probe(&template);
     let capability = match (args.strategy.as_str(), format) {

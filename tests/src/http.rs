@@ -55,7 +55,7 @@ fn request(method: &str, base: &str, path: &str, body: Option<&[u8]>) -> TcpStre
     let at_root = ["/health", "/tokenize", "/detokenize"].contains(&path);
     let prefix = if at_root { String::new() } else { prefix };
     let mut stream = TcpStream::connect(host).expect("the gateway listens");
-    stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a limit can be set");
+    stream.set_read_timeout(Some(Duration::from_secs(300))).expect("a limit can be set");
     let body = body.unwrap_or_default();
     let head = format!(
         "{method} {prefix}{path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\

@@ -9,7 +9,7 @@ mod probe;
 use std::fmt;
 
 use crate::error::ChatError;
-use crate::format::{EMULATED, Format, PROSE};
+use crate::format::{CallMarks, EMULATED, Format, PROSE};
 use crate::template::{Arguments, ChatTemplate};
 
 /// How a model is made to call tools.
@@ -95,9 +95,23 @@ impl Strategy {
     /// The texts that make the structure of an answer. Where they are special tokens of a vocabulary, their text has to
     /// reach the reader all the same.
     pub fn markers(&self) -> Vec<&'static str> {
+        self.calling().markers()
+    }
+
+    /// What marks a call.
+    pub fn call_marks(&self) -> CallMarks {
+        self.calling().call_marks()
+    }
+
+    /// The marks around what a model with this template thinks. `None`: it does not think.
+    pub fn thinking_marks(&self, template: &ChatTemplate) -> Option<(&'static str, &'static str)> {
+        self.calling().thinking_with(template)
+    }
+
+    fn calling(&self) -> &'static Format {
         match self {
-            Self::Native(format) => format.markers(),
-            Self::Emulated(_) => EMULATED.markers(),
+            Self::Native(format) => format,
+            Self::Emulated(_) => &EMULATED,
         }
     }
 }

@@ -8,6 +8,8 @@
 mod table;
 pub(crate) mod written;
 
+use crate::template::ChatTemplate;
+
 /// A native format of tool calls.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Format {
@@ -21,6 +23,17 @@ pub struct Format {
     pub(crate) silent: &'static [Pattern],
     /// Ids of calls.
     pub(crate) ids: Ids,
+}
+
+/// What marks a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallMarks {
+    /// Any of these opens one.
+    pub open: Vec<&'static str>,
+    /// Any of these closes one; none: it ends by itself.
+    pub close: Vec<&'static str>,
+    /// An answer may also begin with a call that nothing opens.
+    pub bare: bool,
 }
 
 /// What opens and what closes something.
@@ -74,6 +87,16 @@ pub(crate) enum Body {
     Emulated,
 }
 
+impl Body {
+    /// What stands on both sides of a string, beside JSON's own quotes; empty: nothing does.
+    pub(crate) fn quote(&self) -> &'static str {
+        match self {
+            Self::Quoted { quote, .. } => quote,
+            _ => "",
+        }
+    }
+}
+
 /// Calls whose arguments are written between tags.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Tagged {
@@ -113,8 +136,8 @@ pub(crate) enum Part {
     Id,
     /// Letters or digits that do not matter.
     Any,
-    /// `true` or `string` where the value is a string; any other word where it is JSON.
-    IsString,
+    /// The first word where the value is a string; one of the others, or any other word, where it is JSON.
+    Kind(&'static str, &'static [&'static str]),
 }
 
 /// Which ids calls have.
@@ -138,6 +161,36 @@ impl Format {
     /// All formats, in the order in which a template is tried for them.
     pub fn all() -> impl Iterator<Item = &'static Self> {
         table::FORMATS.iter()
+    }
+
+    /// What marks a call.
+    pub fn call_marks(&self) -> CallMarks {
+        match &self.syntax {
+            Syntax::Harmony => CallMarks { open: vec!["to=functions."], close: vec!["<|call|>"], bare: false },
+            Syntax::Marked(marked) => {
+                let end = match &marked.body {
+                    Body::Tagged(tagged) if marked.close.is_empty() => tagged.end,
+                    _ => "",
+                };
+                let close = marked.close.iter().copied().chain([end]).filter(|close| !close.is_empty());
+                let open = marked.open.iter().chain(marked.open_head).copied().collect();
+                CallMarks { open, close: close.collect(), bare: marked.bare }
+            }
+        }
+    }
+
+    /// Marks around thinking, in the order in which they are looked for.
+    pub(crate) fn thinking_marks(&self) -> Vec<Tags> {
+        match self.syntax {
+            Syntax::Harmony => vec![("<|channel|>analysis<|message|>", "<|end|>")],
+            Syntax::Marked(_) => std::iter::once(crate::parse::THINKING).chain(self.thinking.iter().copied()).collect(),
+        }
+    }
+
+    /// What marks the thinking of a model with this template. `None`: it does not think.
+    pub(crate) fn thinking_with(&self, template: &ChatTemplate) -> Option<Tags> {
+        let is_harmony = self.syntax == Syntax::Harmony;
+        self.thinking_marks().into_iter().find(|(open, _)| is_harmony || template.mentions(open))
     }
 
     /// The texts that make the structure of this format. Where they are special tokens of a vocabulary, their text has

@@ -15,6 +15,7 @@
 
 mod harmony;
 mod lark;
+mod nested;
 mod python;
 mod quoted;
 mod tagged;
@@ -25,9 +26,9 @@ use mesh_types::{ResponseFormat, Tool, ToolChoice};
 use serde_json::json;
 
 use crate::capability::Strategy;
-use crate::format::written::{Piece, Pieces, Written};
-use crate::format::{Body, EMULATED, Format, PROSE, Syntax};
-use crate::parse::THINKING;
+use crate::format::written::{At, Piece, Pieces, Said, Written};
+use crate::format::{Body, EMULATED, Format, PROSE, Part, Pattern, Syntax};
+use crate::parse::marker;
 use crate::schema::{self, Enforceable};
 use crate::template::ChatTemplate;
 use lark::{Lark, Sequence};
@@ -76,12 +77,6 @@ pub enum Unenforceable {
         /// The place in its schema; empty: all of it.
         path: String,
     },
-    /// A call has to come, and how the model writes calls is not enforced.
-    #[error("a call cannot be forced: how calls are written in the format `{format}` is not enforced")]
-    Choice {
-        /// The format.
-        format: &'static str,
-    },
     /// That of a strict response format.
     #[error("the strict schema of the response format `{name}` asks for what cannot be enforced: {}", named(.path))]
     Response {
@@ -104,15 +99,14 @@ impl Demand<'_> {
     /// A strict schema asks for more than can be enforced.
     pub fn enforced(&self) -> Result<Enforced, Unenforceable> {
         let format = self.format();
-        let mut maker = Maker { lark: Lark::new(), path: String::new(), relaxed: Vec::new() };
+        let prompt = self.prompt.trim_end();
+        let opened = openers(format).find(|opener| prompt.ends_with(opener));
+        let mut maker = Maker { lark: Lark::new(), opened, path: String::new(), relaxed: Vec::new() };
         let tools: Vec<(usize, &Tool)> =
             self.tools.iter().enumerate().filter(|(_, tool)| self.choice.allows(&tool.name)).collect();
         let answer = self.answer(&mut maker, format)?;
-        let is_enforceable = format.syntax == Syntax::Harmony || !format.written().is_empty();
-        if !is_enforceable {
-            self.check_unenforceable(format, &tools)?;
-        }
-        if tools.is_empty() || !is_enforceable {
+        let has_calls = format.syntax == Syntax::Harmony || !format.written().is_empty();
+        if tools.is_empty() || !has_calls {
             let constraint = match answer {
                 Some(answer) => Some(self.held_from_the_start(format, maker.lark.finish(&answer))),
                 None => self.without_calls(format),
@@ -131,19 +125,6 @@ impl Demand<'_> {
             None => self.held_from_a_marker(format, &tools, maker.lark.finish(&calls)),
         };
         Ok(Enforced { constraint: Some(constraint), relaxed: maker.relaxed })
-    }
-
-    /// Refuses what `format`, in which calls are not enforced, cannot promise.
-    fn check_unenforceable(&self, format: &Format, tools: &[(usize, &Tool)]) -> Result<(), Unenforceable> {
-        if self.choice.forces() {
-            return Err(Unenforceable::Choice { format: format.name });
-        }
-        match tools.iter().find(|(_, tool)| tool.is_strict()) {
-            Some((index, tool)) => {
-                Err(Unenforceable::Arguments { index: *index, name: tool.name.clone(), path: String::new() })
-            }
-            None => Ok(()),
-        }
     }
 
     fn format(&self) -> &'static Format {
@@ -171,7 +152,7 @@ impl Demand<'_> {
         };
         Ok(Some(match format.syntax {
             Syntax::Harmony => harmony::answer(&json),
-            Syntax::Marked(_) => format!("BLANK? {json}"),
+            Syntax::Marked(_) => said(format.said(), &json),
         }))
     }
 
@@ -192,7 +173,8 @@ impl Demand<'_> {
         }
         let is_one = !self.parallel || matches!(self.choice, ToolChoice::Named(_));
         let mut options = Vec::new();
-        for written in format.written() {
+        let elsewhere = if from_marker { At::Start } else { At::Marker };
+        for written in format.written().iter().filter(|written| written.at != elsewhere) {
             options.push(maker.all(written, &named, is_one));
             // Models leave out what stands around a list of calls, and readers do not mind.
             let opener = written.call.first();
@@ -211,6 +193,7 @@ impl Demand<'_> {
         let (markers, forbid) = markers(format, tools);
         let is_one = !self.parallel || format.syntax == Syntax::Harmony;
         Constraint {
+            begun: begun(self.prompt, markers.iter().chain(&forbid)),
             start: Start::AtMarker(markers),
             after: if is_one { After::End } else { After::Repeat },
             forbid,
@@ -227,33 +210,33 @@ impl Demand<'_> {
         let (mut texts, others) = markers(format, &tools);
         texts.extend(others);
         texts.truncate(Constraint::MAX_TEXTS);
-        (!texts.is_empty()).then(|| Constraint { thinking: self.thinking(format), ..Constraint::forbidding(texts) })
+        (!texts.is_empty()).then(|| Constraint {
+            thinking: self.thinking(format),
+            begun: begun(self.prompt, &texts),
+            ..Constraint::forbidding(texts)
+        })
     }
 
     fn thinking(&self, format: &Format) -> Option<Thinking> {
-        let known = match format.syntax {
-            Syntax::Harmony => vec![harmony::THINKING],
-            Syntax::Marked(_) => std::iter::once(THINKING).chain(format.thinking.iter().copied()).collect(),
-        };
         let end = self.prompt.trim_end();
-        let opened = known.iter().find(|(open, _)| end.ends_with(open));
-        let (open, close) = opened.or_else(|| {
-            known.iter().find(|(open, _)| format.syntax == Syntax::Harmony || self.template.mentions(open))
-        })?;
-        Some(Thinking { open: (*open).to_owned(), close: (*close).to_owned(), is_open: opened.is_some() })
+        let opened = format.thinking_marks().into_iter().find(|(open, _)| end.ends_with(open));
+        let (open, close) = opened.or_else(|| format.thinking_with(self.template))?;
+        Some(Thinking { open: open.to_owned(), close: close.to_owned(), is_open: opened.is_some() })
     }
 }
 
 /// Where the calls of `format` begin, and texts that its reader takes for a call and no grammar begins with.
 fn markers(format: &Format, tools: &[(usize, &Tool)]) -> (Vec<String>, Vec<String>) {
     let Syntax::Marked(marked) = &format.syntax else { return (vec![harmony::RECIPIENT.to_owned()], Vec::new()) };
+    let named: Vec<&str> = openers(format).filter(|marker| opens_text_too(format, marker)).collect();
     let begins_here = |marker: &str| {
-        format.written().iter().any(|written| {
+        format.written().iter().filter(|written| written.at != At::Start).any(|written| {
             let first = if written.before.is_empty() { written.call.first() } else { written.before.first() };
             begins(first, marker) || begins(written.call.first(), marker)
         })
     };
-    let (mut markers, forbid): (Vec<&str>, Vec<&str>) = openers(format).partition(|marker| begins_here(marker));
+    let plain = openers(format).filter(|marker| !named.contains(marker));
+    let (mut markers, forbid): (Vec<&str>, Vec<&str>) = plain.partition(|marker| begins_here(marker));
     // A marker that ends in another one is that one.
     let all = markers.clone();
     markers.retain(|marker| !all.iter().any(|other| other != marker && marker.ends_with(other)));
@@ -267,7 +250,48 @@ fn markers(format: &Format, tools: &[(usize, &Tool)]) -> (Vec<String>, Vec<Strin
             .flat_map(|(_, tool)| ["{\"name\": \"", "{\"name\":\""].map(|head| format!("{head}{}\"", tool.name)));
         markers.extend(heads.take(Constraint::MAX_TEXTS - markers.len()));
     }
+    if !named.is_empty() {
+        let calls = format.written().iter().filter(|written| written.at != At::Start).map(|written| written.call);
+        let heads = calls.flat_map(|call| tools.iter().map(|(_, tool)| head(call, &tool.name)));
+        markers.extend(heads.take(Constraint::MAX_TEXTS - markers.len()));
+    }
     (markers, forbid)
+}
+
+/// Whether `marker` opens what is said as well as calls, so that only a tool's name behind it tells them apart.
+fn opens_text_too(format: &Format, marker: &str) -> bool {
+    let first = |pattern: &Pattern| pattern.first().copied();
+    format.silent.iter().filter_map(first).any(|part| matches!(part, Part::Text(text) if text.starts_with(marker)))
+}
+
+/// What stands before the arguments of a call of the tool `name`, without blanks.
+fn head(call: Pieces, name: &str) -> String {
+    let before = call.iter().take_while(|piece| **piece != Piece::Arguments);
+    before
+        .map(|piece| {
+            if let Piece::Text(text) = piece {
+                text
+            } else if *piece == Piece::Name {
+                name
+            } else {
+                ""
+            }
+        })
+        .collect()
+}
+
+/// The longest beginning of one of `texts`, but not all of it, with which `prompt` ends.
+fn begun<'a>(prompt: &str, texts: impl IntoIterator<Item = &'a String>) -> String {
+    let held = texts.into_iter().map(|text| marker::held(prompt, [text.as_str()])).max().unwrap_or(0);
+    prompt[prompt.len() - held..].to_owned()
+}
+
+/// The rule of an answer whose text is of the rule `json`.
+fn said(around: Said, json: &str) -> String {
+    let before: Vec<String> = around.before.iter().map(|text| lark::literal(text)).collect();
+    let before = if before.is_empty() { String::new() } else { format!("({})?", before.join(" | ")) };
+    let after = if around.after.is_empty() { String::new() } else { format!("({})?", lark::literal(around.after)) };
+    format!("BLANK? {before} {json} {after}").trim_end().to_owned()
 }
 
 fn openers(format: &Format) -> impl Iterator<Item = &'static str> + use<> {
@@ -286,6 +310,8 @@ fn begins(piece: Option<&Piece>, marker: &str) -> bool {
 #[derive(Debug)]
 pub(crate) struct Maker {
     lark: Lark,
+    /// What of a call the prompt has opened.
+    opened: Option<&'static str>,
     /// The place of the schema at hand in the request.
     path: String,
     relaxed: Vec<String>,
@@ -311,6 +337,9 @@ impl Maker {
             Syntax::Marked(marked) => Some(&marked.body),
         };
         let rule = match body {
+            Some(Body::Tagged(tagged)) if !tagged.nested.is_empty() => {
+                nested::arguments(self, tagged, tool, &arguments)
+            }
             Some(Body::Tagged(tagged)) => tagged::arguments(self, tagged, tool, &arguments),
             Some(Body::Quoted { quote, .. }) => quoted::arguments(self, quote, &arguments.schema),
             Some(Body::Python) => python::arguments(self, &arguments.schema),
@@ -329,15 +358,15 @@ impl Maker {
     fn all(&mut self, written: &Written, tools: &[(String, String)], is_one: bool) -> String {
         let call = self.call(written.call, tools);
         let mut sequence = Sequence::default();
-        pieces(&mut sequence, written.before, "", "");
+        self.pieces(&mut sequence, written.before, "", "");
         sequence.rule(&call);
         if let (false, Some(between)) = (is_one, written.between) {
             let mut more = Sequence::default();
-            pieces(&mut more, between, "", "");
+            self.pieces(&mut more, between, "", "");
             more.rule(&call);
             sequence.rule(format!("({}){{0,{}}}", more.finish(), MAX_CALLS - 1));
         }
-        pieces(&mut sequence, written.after, "", "");
+        self.pieces(&mut sequence, written.after, "", "");
         sequence.finish()
     }
 
@@ -347,24 +376,27 @@ impl Maker {
             .iter()
             .map(|(name, arguments)| {
                 let mut sequence = Sequence::default();
-                pieces(&mut sequence, call, name, arguments);
+                self.pieces(&mut sequence, call, name, arguments);
                 sequence.finish()
             })
             .collect();
         self.lark.rule(&calls.join(" | "))
     }
-}
 
-fn pieces(sequence: &mut Sequence, pieces: Pieces, name: &str, arguments: &str) {
-    for piece in pieces {
-        match piece {
-            Piece::Text(text) => sequence.text(text),
-            Piece::Blank => sequence.blank(),
-            Piece::Name => sequence.text(name),
-            Piece::Arguments if arguments.is_empty() => {}
-            Piece::Arguments => sequence.rule(arguments),
-            Piece::Id => sequence.rule("/[a-zA-Z0-9]{9}/"),
-            Piece::Number => sequence.rule("/[0-9]{1,3}/"),
+    fn pieces(&self, sequence: &mut Sequence, pieces: Pieces, name: &str, arguments: &str) {
+        for piece in pieces {
+            match piece {
+                Piece::Text(text) => sequence.text(text),
+                Piece::Maybe(text) => sequence.rule(format!("({})?", lark::literal(text))),
+                Piece::Opened(text) if self.opened == Some(*text) => {}
+                Piece::Opened(text) => sequence.text(text),
+                Piece::Blank => sequence.blank(),
+                Piece::Name => sequence.text(name),
+                Piece::Arguments if arguments.is_empty() => {}
+                Piece::Arguments => sequence.rule(arguments),
+                Piece::Id => sequence.rule("/[a-zA-Z0-9]{9}/"),
+                Piece::Number => sequence.rule("/[0-9]{1,3}/"),
+            }
         }
     }
 }

@@ -30,7 +30,7 @@ pub use capability::{Capability, Strategy};
 pub use conversation::{Conversation, Prepared};
 pub use detokenizer::Detokenizer;
 pub use error::ChatError;
-pub use format::Format;
+pub use format::{CallMarks, Format};
 pub use grammar::{Demand, Enforced, Unenforceable};
 pub use ledger::Ledger;
 pub use parse::{Turn, TurnEvent, TurnOptions, TurnParser};

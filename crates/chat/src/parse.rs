@@ -10,7 +10,7 @@
 mod call_json;
 mod harmony;
 pub(crate) mod json;
-mod marked;
+pub(crate) mod marked;
 pub(crate) mod marker;
 mod out;
 pub(crate) mod pattern;

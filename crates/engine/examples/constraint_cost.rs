@@ -13,6 +13,7 @@ use mesh_types::{Constraint, Start, TokenId};
 const SCHEMA: &str = r#"{"type": "object", "properties": {"path": {"type": "string"}, "text": {"type": "string"},
     "lines": {"type": "array", "items": {"type": "integer"}}, "mode": {"enum": ["read", "write", "append"]}},
     "required": ["path", "mode"], "additionalProperties": false}"#;
+const TOOLS: usize = 40;
 const ANSWER: &str = r#"{"path": "src/constraint/tests.rs", "text": "A text of some length, with a \"quote\" and a line\nend in it, as they are written to files by agents all day long.", "lines": [1, 22, 333], "mode": "append"}"#;
 
 fn main() -> Result<()> {
@@ -29,6 +30,18 @@ fn main() -> Result<()> {
     let (opened, took) = time(|| enforcer.open(&forced, 10_000));
     opened?;
     report("open a second run of this grammar", took, 1);
+    // What an agent brings; no two of them alike, so that nothing is compiled once for several.
+    let rules: Vec<String> = (0..TOOLS)
+        .map(|tool| format!("t{tool}: %json {}", SCHEMA.replace("lines", &format!("lines_{tool}"))))
+        .collect();
+    let calls: Vec<String> = (0..TOOLS).map(|tool| format!("\"tool_{tool} \" t{tool}")).collect();
+    let many = Constraint::immediately(format!("start: {}\n{}", calls.join(" | "), rules.join("\n")));
+    let (opened, took) = time(|| enforcer.open(&many, 10_000));
+    opened?;
+    report(&format!("open a first run with {TOOLS} tools"), took, 1);
+    let (opened, took) = time(|| enforcer.open(&many, 10_000));
+    opened?;
+    report("open a second run with them", took, 1);
     let tokens = vocab.tokenize(ANSWER, false, false)?;
     for (what, budget) in [("far from its budget", 10_000), ("near its budget", tokens.len() as u32 + 8)] {
         let (masks, takes) = walk(&mut enforcer, &forced, &tokens, budget)?;

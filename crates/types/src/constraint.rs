@@ -33,6 +33,9 @@ pub struct Constraint {
     pub grammar: Option<String>,
     /// Where the grammar begins to hold.
     pub start: Start,
+    /// What the prompt ends with of a marker or of a forbidden text, which may go on in what is generated. It counts
+    /// where nothing is thought.
+    pub begun: String,
     /// What may follow where the grammar's text is complete.
     pub after: After,
     /// Set for models that think before they answer.
@@ -112,6 +115,7 @@ impl Constraint {
         Self {
             grammar: Some(grammar.into()),
             start: Start::Immediately,
+            begun: String::new(),
             after: After::End,
             thinking: None,
             forbid: Vec::new(),
@@ -151,7 +155,7 @@ impl Constraint {
         }
         let thinking = self.thinking.iter().flat_map(|thinking| [&thinking.open, &thinking.close]);
         let mut texts = lists.into_iter().flatten().chain(thinking);
-        match texts.any(|text| text.is_empty() || text.len() > Self::MAX_TEXT) {
+        match self.begun.len() > Self::MAX_TEXT || texts.any(|text| text.is_empty() || text.len() > Self::MAX_TEXT) {
             true => Err(ConstraintError::Texts("a text of a constraint is empty or too long")),
             false => Ok(()),
         }
@@ -177,5 +181,7 @@ mod tests {
         assert!(texts(Start::Immediately, vec!["x".repeat(Constraint::MAX_TEXT + 1)]));
         assert!(texts(Start::Immediately, vec!["x".to_owned(); Constraint::MAX_TEXTS + 1]));
         assert!(!texts(Start::Immediately, vec!["x".repeat(Constraint::MAX_TEXT); Constraint::MAX_TEXTS]));
+        let begun = Constraint { begun: "x".repeat(Constraint::MAX_TEXT + 1), ..fine.clone() };
+        assert!(matches!(begun.check(), Err(ConstraintError::Texts(_))));
     }
 }

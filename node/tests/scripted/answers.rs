@@ -89,6 +89,25 @@ async fn answers_arrive_whole_streamed_and_not() {
     }
 }
 
+/// Every cut in two, by itself a few of them; `MESH_ROUNDS` for all.
+#[tokio::test]
+async fn no_cut_of_an_answer_matters() {
+    let step = if std::env::var_os("MESH_ROUNDS").is_some() { 1 } else { 11 };
+    for template in [None, Some(HERMES)] {
+        let rig = Rig::start(template).await;
+        for (index, case) in cases().into_iter().enumerate().filter(|(_, case)| case.template == template) {
+            let said = case.said.as_bytes();
+            for cut in (index % step..said.len()).step_by(step) {
+                let (head, tail) = said.split_at(cut);
+                rig.say_in_tokens([head, tail]);
+                check(&case, &rig.message(&request()).await);
+                check(&case, &rig.streamed(&request()).await);
+            }
+        }
+        rig.stop().await;
+    }
+}
+
 fn check(case: &Case, message: &Value) {
     let said = case.said;
     let silent = message["content"].as_str().unwrap_or_default().is_empty();

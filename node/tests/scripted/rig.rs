@@ -73,7 +73,16 @@ impl Rig {
         Self { address, model, script, stop, tasks }
     }
 
-    /// The model's next answer: these pieces, each of which arrives by itself.
+    /// The model's next answer: these pieces, each in the vocabulary's own tokens; byte by byte where it is no text.
+    pub(crate) fn say_in_tokens<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) {
+        let tokens = pieces.into_iter().flat_map(|piece| match std::str::from_utf8(piece) {
+            Ok(text) => self.model.vocab.tokenize(text, false, false).unwrap().into_iter().map(TokenId).collect(),
+            Err(_) => piece.iter().map(|byte| self.token(*byte)).collect::<Vec<_>>(),
+        });
+        *self.script.lock().unwrap() = tokens.collect();
+    }
+
+    /// The model's next answer, byte by byte.
     pub(crate) fn say<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) {
         let tokens = pieces.into_iter().flatten().map(|byte| self.token(*byte));
         *self.script.lock().unwrap() = tokens.collect();

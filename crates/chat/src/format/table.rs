@@ -1,6 +1,6 @@
 //! The formats, each with the families whose templates write it.
 
-use super::Part::{Any, Id, IsString, Key, Name, Text};
+use super::Part::{Any, Id, Key, Kind, Name, Text};
 use super::{Body, Format, Ids, Marked, Syntax, Tagged};
 
 /// Other names of formats.
@@ -166,7 +166,13 @@ pub(super) static FORMATS: &[Format] = &[
             bare: false,
             body: Body::Tagged(Tagged {
                 heads: &[&[Text("<|open|>call tool=\""), Name, Text("\" index=\""), Any, Text("\"<|sep|>")]],
-                values: &[&[Text("<|open|>argument key=\""), Key, Text("\" type=\""), IsString, Text("\"<|sep|>")]],
+                values: &[&[
+                    Text("<|open|>argument key=\""),
+                    Key,
+                    Text("\" type=\""),
+                    Kind("string", &["number", "boolean", "null", "object", "array"]),
+                    Text("\"<|sep|>"),
+                ]],
                 close: "<|close|>argument<|sep|>",
                 end: "<|close|>call<|sep|>",
                 nested: "",
@@ -209,7 +215,7 @@ pub(super) static FORMATS: &[Format] = &[
                 Text("<\u{ff5c}DSML\u{ff5c}parameter name=\""),
                 Key,
                 Text("\" string=\""),
-                IsString,
+                Kind("true", &["false"]),
                 Text("\">"),
             ]],
             close: "</\u{ff5c}DSML\u{ff5c}parameter>",

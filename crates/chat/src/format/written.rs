@@ -1,14 +1,16 @@
 //! How calls of each format are written where they are enforced.
 //!
 //! A reader takes many ways of writing a call; what is enforced is the way that models of the format were trained on,
-//! with room for the blanks in which their templates differ. A format without an entry is read, and not enforced.
+//! with room for the blanks in which their templates differ.
 
 use super::Format;
-use Piece::{Arguments, Blank, Id, Name, Number, Text};
+use Piece::{Arguments, Blank, Id, Maybe, Name, Number, Opened, Text};
 
 /// One way in which calls are written.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Written {
+    /// Where calls are written so.
+    pub(crate) at: At,
     /// Before the first call.
     pub(crate) before: Pieces,
     /// A call.
@@ -19,6 +21,26 @@ pub(crate) struct Written {
     pub(crate) after: Pieces,
 }
 
+/// Where in an answer calls are written in a way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    /// Where they are all of the answer, and behind a text.
+    Anywhere,
+    /// Only where they are all of the answer, with what else belongs to one.
+    Start,
+    /// Only behind a text.
+    Marker,
+}
+
+/// What stands around the text of an answer, and need not be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Said {
+    /// Any of these before it; none: nothing does.
+    pub(crate) before: &'static [&'static str],
+    /// After it.
+    pub(crate) after: &'static str,
+}
+
 /// A text with places in it.
 pub(crate) type Pieces = &'static [Piece];
 
@@ -27,6 +49,10 @@ pub(crate) type Pieces = &'static [Piece];
 pub(crate) enum Piece {
     /// This text.
     Text(&'static str),
+    /// This text, or nothing.
+    Maybe(&'static str),
+    /// This text, but where the prompt ends with it.
+    Opened(&'static str),
     /// A few blanks, or none.
     Blank,
     /// The tool's name.
@@ -40,22 +66,38 @@ pub(crate) enum Piece {
 }
 
 impl Format {
-    /// The ways in which calls are written where they are enforced; none: they are not enforced.
+    /// The ways in which calls are written where they are enforced; none for harmony, which has code of its own.
     pub(crate) fn written(&self) -> &'static [Written] {
         WRITTEN.iter().find(|(name, _)| *name == self.name).map_or(&[], |(_, written)| written)
+    }
+
+    /// What stands around a text where one is enforced.
+    pub(crate) fn said(&self) -> Said {
+        let said = SAID.iter().find(|(name, _)| *name == self.name);
+        said.map_or(Said { before: &[], after: "" }, |(_, said)| *said)
     }
 }
 
 const fn each(call: Pieces, between: Pieces) -> Written {
-    Written { before: &[], call, between: Some(between), after: &[] }
+    Written { at: At::Anywhere, before: &[], call, between: Some(between), after: &[] }
 }
 
 const fn single(call: Pieces) -> Written {
-    Written { before: &[], call, between: None, after: &[] }
+    Written { at: At::Anywhere, before: &[], call, between: None, after: &[] }
+}
+
+const fn only(before: Pieces, call: Pieces) -> Written {
+    Written { before, ..single(call) }
 }
 
 const fn all(before: Pieces, call: Pieces, between: Pieces, after: Pieces) -> Written {
-    Written { before, call, between: Some(between), after }
+    Written { at: At::Anywhere, before, call, between: Some(between), after }
+}
+
+impl Written {
+    const fn at(self, at: At) -> Self {
+        Self { at, ..self }
+    }
 }
 
 const COMMA: Pieces = &[Text(","), Blank];
@@ -319,6 +361,73 @@ static WRITTEN: &[(&str, &[Written])] = &[
             &[Blank, Text("]"), Blank, Text("```")],
         )],
     ),
+    (
+        "kimi_k3",
+        &[
+            all(
+                &[Maybe("<|open|>response<|sep|>"), Text("<|close|>response<|sep|><|open|>tools<|sep|>")],
+                KIMI_K3_CALL,
+                &[],
+                KIMI_K3_END,
+            )
+            .at(At::Start),
+            all(&[Text("<|open|>tools<|sep|>")], KIMI_K3_CALL, &[], KIMI_K3_END).at(At::Marker),
+        ],
+    ),
+    (
+        "minimax_m3",
+        &[
+            all(&[Maybe("</mm:think>"), Text("]<]minimax[>[<tool_call>")], MINIMAX_M3_CALL, &[], MINIMAX_M3_END)
+                .at(At::Start),
+            all(&[Text("]<]minimax[>[<tool_call>")], MINIMAX_M3_CALL, &[], MINIMAX_M3_END).at(At::Marker),
+        ],
+    ),
+    (
+        "muse",
+        &[
+            all(
+                &[Maybe("<|start|>assistant")],
+                &[
+                    Text(" to="),
+                    Name,
+                    Text("<|message|><atem:function_calls>"),
+                    Blank,
+                    Text("<atem:invoke name=\""),
+                    Name,
+                    Text("\">"),
+                    Arguments,
+                    Blank,
+                    Text("</atem:invoke>"),
+                    Blank,
+                    Text("</atem:function_calls>"),
+                ],
+                &[Text("<|eom|><|start|>assistant")],
+                &[],
+            )
+            .at(At::Start),
+            // Whom it is for has been said.
+            single(&[
+                Text("<atem:function_calls>"),
+                Blank,
+                Text("<atem:invoke name=\""),
+                Name,
+                Text("\">"),
+                Arguments,
+                Blank,
+                Text("</atem:invoke>"),
+                Blank,
+                Text("</atem:function_calls>"),
+            ])
+            .at(At::Marker),
+        ],
+    ),
+    (
+        "functionary_v32",
+        &[
+            all(&[Opened(">>>")], &[Name, Text("\n"), Arguments], &[Text(">>>")], &[]).at(At::Start),
+            each(&[Text(">>>"), Name, Text("\n"), Arguments], &[]).at(At::Marker),
+        ],
+    ),
     ("nemotron_nano", &[all(&[Text("<TOOLCALL>[")], OBJECT, COMMA, &[Text("]</TOOLCALL>")])]),
     ("granite3", &[all(&[Text("<|tool_call|>"), Blank, Text("[")], OBJECT, COMMA, &[Text("]")])]),
     (
@@ -339,13 +448,8 @@ static WRITTEN: &[(&str, &[Written])] = &[
     (
         "gigachat3",
         &[
-            Written {
-                before: &[Text("<|message_sep|>\n\nfunction call<|role_sep|>"), Blank],
-                call: OBJECT,
-                between: None,
-                after: &[],
-            },
-            Written { before: &[Text("function call<|role_sep|>"), Blank], call: OBJECT, between: None, after: &[] },
+            only(&[Text("<|message_sep|>\n\nfunction call<|role_sep|>"), Blank], OBJECT),
+            only(&[Text("function call<|role_sep|>"), Blank], OBJECT),
         ],
     ),
     (
@@ -385,13 +489,7 @@ static WRITTEN: &[(&str, &[Written])] = &[
             &[Text("]<|tool_call_end|>")],
         )],
     ),
-    (
-        "llama3_json",
-        &[
-            single(LLAMA_CALL),
-            Written { before: &[Text("<|python_tag|>")], call: LLAMA_CALL, between: None, after: &[] },
-        ],
-    ),
+    ("llama3_json", &[single(LLAMA_CALL), only(&[Text("<|python_tag|>")], LLAMA_CALL)]),
     ("firefunction_v2", &[all(&[Text("functools"), Blank, Text("[")], OBJECT, COMMA, &[Text("]")])]),
     (
         "emulated",
@@ -414,6 +512,32 @@ static WRITTEN: &[(&str, &[Written])] = &[
         )],
     ),
 ];
+
+/// By the formats' names.
+static SAID: &[(&str, Said)] = &[
+    (
+        "kimi_k3",
+        Said { before: &["<|open|>response<|sep|>"], after: "<|close|>response<|sep|><|close|>message<|sep|>" },
+    ),
+    ("minimax_m3", Said { before: &["</mm:think>"], after: "" }),
+    ("muse", Said { before: &[" to=user<|message|>", "<|start|>assistant to=user<|message|>"], after: "" }),
+    ("functionary_v32", Said { before: &["all\n"], after: "" }),
+];
+
+const KIMI_K3_CALL: Pieces = &[
+    Text("<|open|>call tool=\""),
+    Name,
+    Text("\" index=\""),
+    Number,
+    Text("\"<|sep|>"),
+    Arguments,
+    Text("<|close|>call<|sep|>"),
+];
+const KIMI_K3_END: Pieces = &[Text("<|close|>tools<|sep|><|close|>message<|sep|>")];
+
+const MINIMAX_M3_CALL: Pieces =
+    &[Blank, Text("]<]minimax[>[<invoke name=\""), Name, Text("\">"), Arguments, Text("]<]minimax[>[</invoke>")];
+const MINIMAX_M3_END: Pieces = &[Blank, Text("]<]minimax[>[</tool_call>")];
 
 const DSML_CALL: Pieces = &[
     Blank,

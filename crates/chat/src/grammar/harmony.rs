@@ -3,8 +3,6 @@
 use super::Maker;
 use super::lark::literal;
 
-/// What begins thinking, and what ends it.
-pub(super) const THINKING: (&str, &str) = ("<|channel|>analysis<|message|>", "<|end|>");
 /// What begins a call's recipient.
 pub(super) const RECIPIENT: &str = "to=functions.";
 

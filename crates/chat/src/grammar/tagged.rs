@@ -4,7 +4,7 @@ use mesh_types::Tool;
 use serde_json::{Map, Value, json};
 
 use super::Maker;
-use super::lark::{Sequence, either};
+use super::lark::{Sequence, either, literal};
 use super::text::{self, Texts};
 use crate::format::{Part, Tagged};
 use crate::schema::{Enforceable, compiles, is_plain_object, resolve};
@@ -63,7 +63,8 @@ fn value(maker: &mut Maker, tagged: &Tagged, parameter: Parameter<'_>) -> Option
     if !is_key(tagged, parameter.name) {
         return None;
     }
-    let marks_strings = tagged.values.iter().any(|pattern| pattern.contains(&Part::IsString));
+    let marks_strings =
+        tagged.values.iter().flat_map(|pattern| pattern.iter()).any(|part| matches!(part, Part::Kind(..)));
     let key = Key::Is(parameter.name);
     let mut options = Vec::new();
     let mut reader = text::Reader { root: parameter.root, close: tagged.close, relaxed: Vec::new() };
@@ -122,7 +123,7 @@ fn document(parameter: &Parameter<'_>, not_text: bool) -> Value {
 }
 
 /// Text that may also be read as something else than a string.
-fn mixed(texts: &Texts, property: &Value, close: &str) -> String {
+pub(super) fn mixed(texts: &Texts, property: &Value, close: &str) -> String {
     let strings = match texts {
         Texts::Some(term) => Some(term.clone()),
         // What a reader takes for a number or a structure has to be one of those that are allowed: rather none.
@@ -197,9 +198,14 @@ fn opened(tagged: &Tagged, key: &Key<'_>, kind: Kind, rest: String) -> String {
                 }
                 sequence.text(text);
             }
+            (Part::Key, Key::Is(name)) if tagged.entities => sequence.text(&with_entities(name)),
             (Part::Key, Key::Is(name)) => sequence.text(name),
             (Part::Key, Key::Any) => sequence.rule(NAME),
-            (Part::IsString, _) => sequence.text(if kind == Kind::Text { "true" } else { "false" }),
+            (Part::Kind(string, _), _) if kind == Kind::Text => sequence.text(string),
+            (Part::Kind(_, [json]), _) => sequence.text(json),
+            (Part::Kind(_, words), _) => {
+                sequence.rule(either(&words.iter().map(|word| literal(word)).collect::<Vec<_>>()));
+            }
             (Part::Name | Part::Id | Part::Any, _) => {}
         }
         was_text = matches!(part, Part::Text(_));
@@ -211,8 +217,13 @@ fn opened(tagged: &Tagged, key: &Key<'_>, kind: Kind, rest: String) -> String {
     sequence.finish()
 }
 
+/// `name` as it stands in an attribute.
+fn with_entities(name: &str) -> String {
+    name.replace('&', "&amp;").replace('"', "&quot;")
+}
+
 /// Whether a name can stand between the tags.
-fn is_key(tagged: &Tagged, name: &str) -> bool {
+pub(super) fn is_key(tagged: &Tagged, name: &str) -> bool {
     let texts = tagged.values.iter().flat_map(|pattern| pattern.iter()).filter_map(|part| match part {
         Part::Text(text) => Some(*text),
         _ => None,
@@ -222,7 +233,7 @@ fn is_key(tagged: &Tagged, name: &str) -> bool {
 }
 
 /// What `schema` refers to at its root.
-fn followed(schema: &Value) -> &Value {
+pub(super) fn followed(schema: &Value) -> &Value {
     let target = schema.get("$ref").and_then(Value::as_str).and_then(|reference| resolve(schema, reference));
     target.unwrap_or(schema)
 }

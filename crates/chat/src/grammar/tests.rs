@@ -1,5 +1,6 @@
 //! Whatever is generated under a grammar is read back as complete calls: random walks through the enforcer's matcher,
-//! byte by byte, for every format.
+//! byte by byte, for every format. A few of them for each choice, new ones in every run; `MESH_ROUNDS` times as many
+//! (`just mutations`).
 
 use std::sync::Arc;
 
@@ -15,8 +16,10 @@ use super::*;
 use crate::capability::Reason;
 use crate::parse::{Turn, TurnOptions};
 
-/// Longest walk, in bytes.
-const MAX_WALK: usize = 6000;
+/// Longest walk, in bytes. Those that end do it within a quarter of that, nearly all of them.
+const MAX_WALK: usize = 3000;
+/// Walks of each format under each choice.
+const WALKS: u64 = 3;
 
 fn tool(name: &str, parameters: Value) -> Tool {
     let function = json!({"name": name, "parameters": parameters});
@@ -79,7 +82,15 @@ impl Asked {
     }
 
     fn enforced(&self) -> Enforced {
-        self.try_enforced("", "").expect("enforceable")
+        self.try_enforced("", self.prompt()).expect("enforceable")
+    }
+
+    /// What its template always ends a prompt with, as far as it matters.
+    fn prompt(&self) -> &'static str {
+        match &self.strategy {
+            Strategy::Native(format) if format.name == "functionary_v32" => ">>>",
+            _ => "",
+        }
     }
 
     fn try_enforced(&self, source: &str, prompt: &str) -> Result<Enforced, Unenforceable> {
@@ -89,13 +100,17 @@ impl Asked {
     }
 
     fn read(&self, text: &str) -> Turn {
+        self.read_after(self.prompt(), text)
+    }
+
+    fn read_after(&self, prompt: &str, text: &str) -> Turn {
         let options = TurnOptions {
             strategy: self.strategy.clone(),
             tools: &self.tools,
             choice: &self.choice,
             any_tool: false,
             parallel: self.parallel,
-            prompt: "",
+            prompt,
             seed: "",
         };
         Turn::parse(&options, text, FinishReason::Stop)
@@ -103,8 +118,7 @@ impl Asked {
 }
 
 fn strategies() -> Vec<Strategy> {
-    let formats = Format::all().filter(|format| format.syntax == Syntax::Harmony || !format.written().is_empty());
-    formats.map(Strategy::Native).chain([Strategy::Emulated(Reason::Forced)]).collect()
+    Format::all().map(Strategy::Native).chain([Strategy::Emulated(Reason::Forced)]).collect()
 }
 
 fn matcher(grammar: &str) -> Result<Matcher, String> {
@@ -127,9 +141,20 @@ impl Dice {
     }
 }
 
-/// A text that the grammar allows, chosen by `seed`; `phrases` are what a text may end with. `None`: it went on and on.
-fn walk(grammar: &str, phrases: &[&str], seed: u64) -> Result<Option<String>, String> {
-    let mut matcher = matcher(grammar)?;
+/// Where a walk led.
+enum Walked {
+    ToTheEnd(String),
+    OnAndOn(String),
+}
+
+impl Walked {
+    fn ended(self) -> Option<String> {
+        if let Self::ToTheEnd(text) = self { Some(text) } else { None }
+    }
+}
+
+/// A text that the grammar of `matcher` allows, chosen by `seed`; `phrases` are what a text may end with.
+fn walk(mut matcher: Matcher, phrases: &[&str], seed: u64) -> Result<Walked, String> {
     let mut dice = Dice(seed);
     let mut text: Vec<u8> = Vec::new();
     while text.len() < MAX_WALK {
@@ -137,12 +162,12 @@ fn walk(grammar: &str, phrases: &[&str], seed: u64) -> Result<Option<String>, St
         let failed = |error: &dyn std::fmt::Display| format!("{error:.300}, after {:?}", so_far());
         let is_accepting = matcher.is_accepting().map_err(|error| failed(&error))?;
         if matcher.is_stopped() || (is_accepting && dice.below(2) == 0) {
-            return Ok(Some(so_far()));
+            return Ok(Walked::ToTheEnd(so_far()));
         }
         let mask = matcher.compute_mask().map_err(|error| failed(&error))?;
         let allowed: Vec<u8> = (0..=255u8).filter(|byte| mask.is_allowed(u32::from(*byte))).collect();
         if allowed.is_empty() {
-            return if is_accepting { Ok(Some(so_far())) } else { Err(failed(&"stuck")) };
+            return if is_accepting { Ok(Walked::ToTheEnd(so_far())) } else { Err(failed(&"stuck")) };
         }
         // Where much is allowed, text is: it may end.
         let is_text = allowed.len() > 40;
@@ -161,7 +186,7 @@ fn walk(grammar: &str, phrases: &[&str], seed: u64) -> Result<Option<String>, St
         matcher.consume_token(u32::from(byte)).map_err(|error| failed(&error))?;
         text.push(byte);
     }
-    Ok(None)
+    Ok(Walked::OnAndOn(String::from_utf8_lossy(&text).into_owned()))
 }
 
 /// Texts that end something in a format.
@@ -205,10 +230,20 @@ fn check_walks(strategy: &Strategy, choice: &ToolChoice, parallel: bool, seed: u
     let asked = Asked { parallel, ..Asked::of(strategy.clone(), choice.clone()) };
     let constraint = asked.enforced().constraint.expect("a constraint");
     let grammar = constraint.grammar.expect("a grammar");
-    let phrases = phrases(strategy);
-    let mut ended = 0;
-    for step in 0..6 {
-        let Some(text) = walk(&grammar, &phrases, seed.wrapping_add(step))? else { continue };
+    let (phrases, fresh) = (phrases(strategy), matcher(&grammar)?);
+    let (mut ended, mut last) = (0, String::new());
+    // A walk that does not come to an end shows nothing: others have to.
+    for step in 0..8 * WALKS {
+        if ended == WALKS {
+            break;
+        }
+        let text = match walk(fresh.deep_clone(), &phrases, seed.wrapping_add(step))? {
+            Walked::ToTheEnd(text) => text,
+            Walked::OnAndOn(text) => {
+                last = text;
+                continue;
+            }
+        };
         ended += 1;
         check_calls(&asked, &text)?;
         if let Start::AtMarker(markers) = &constraint.start
@@ -222,7 +257,7 @@ fn check_walks(strategy: &Strategy, choice: &ToolChoice, parallel: bool, seed: u
             return Err(format!("more than one call in {text:?}"));
         }
     }
-    if ended == 0 { Err(format!("no walk came to its end\n{grammar}")) } else { Ok(()) }
+    if ended == 0 { Err(format!("no walk came to its end: {last:.600?}\n{grammar}")) } else { Ok(()) }
 }
 
 /// Walks of every format under a choice.
@@ -237,8 +272,12 @@ fn walk_all(choice: &ToolChoice, parallel: bool, seed: u64) {
     assert!(failures.is_empty(), "{}", failures.concat());
 }
 
+fn rounds() -> u32 {
+    std::env::var("MESH_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(1)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: rounds(), ..ProptestConfig::default() })]
 
     #[test]
     fn what_is_generated_is_read_back_as_valid_calls(seed in any::<u64>(), parallel in any::<bool>()) {
@@ -256,13 +295,11 @@ proptest! {
 
 #[test]
 fn every_format_that_is_read_says_how_it_is_written() {
-    let unwritten: Vec<_> = Format::all()
-        .filter(|format| format.syntax != Syntax::Harmony && format.written().is_empty())
-        .map(|format| format.name)
-        .collect();
-    // What these write around their calls and values is not enforced yet.
-    let known = ["functionary_v32", "kimi_k3", "minimax_m3", "muse"];
-    assert!(unwritten.iter().all(|name| known.contains(name)), "{unwritten:?}");
+    for format in Format::all().filter(|format| format.syntax != Syntax::Harmony) {
+        for elsewhere in [At::Start, At::Marker] {
+            assert!(format.written().iter().any(|written| written.at != elsewhere), "{}", format.name);
+        }
+    }
 }
 
 #[test]
@@ -312,15 +349,61 @@ fn what_a_strict_tool_asks_beyond_is_refused_and_else_reported() {
 }
 
 #[test]
-fn a_call_is_not_forced_where_it_cannot_be() {
-    let kimi = || Strategy::Native(Format::named("kimi_k3").expect("a format"));
-    let refused = Asked::of(kimi(), ToolChoice::Required).try_enforced("", "").expect_err("a refusal");
-    assert_eq!(refused, Unenforceable::Choice { format: "kimi_k3" });
-    assert_eq!(Asked::of(kimi(), ToolChoice::Auto).enforced().constraint, None);
-    let function = json!({"name": "f", "strict": true});
-    let strict = Tool::from_definition(json!({"type": "function", "function": function})).expect("a tool");
-    let asked = Asked { tools: vec![strict], ..Asked::of(kimi(), ToolChoice::Auto) };
-    assert!(matches!(asked.try_enforced("", ""), Err(Unenforceable::Arguments { index: 0, .. })));
+fn a_marker_may_begin_in_the_prompt() {
+    // Its template opens a message, and whom it is for tells text and calls apart.
+    let functionary = || Strategy::Native(Format::named("functionary_v32").expect("a format"));
+    for (choice, forbids) in [(ToolChoice::Auto, false), (ToolChoice::None, true)] {
+        let constraint = Asked::of(functionary(), choice).try_enforced("", "<|x|>\n\n>>>").expect("enforceable");
+        let constraint = constraint.constraint.expect("a constraint");
+        assert_eq!(constraint.begun, ">>>");
+        let texts = if forbids { &constraint.forbid[..] } else { constraint.markers() };
+        assert_eq!(texts, [">>>now\n", ">>>look_up\n", ">>>look_up_all\n", ">>>plan-trip\n"]);
+    }
+}
+
+/// The reader gets a prompt's end too, where it opens what the answer goes on with.
+#[test]
+fn forced_calls_go_on_with_what_the_prompt_opens() {
+    for (format, prompt, said) in [
+        ("functionary_v32", ">>>", "now\n{}>>>look_up\n{\"city\": \"Oslo\", \"exact\": true}"),
+        (
+            "muse",
+            "<|start|>assistant",
+            " to=now<|message|><atem:function_calls>\n<atem:invoke name=\"now\">\n</atem:invoke>\n\
+            </atem:function_calls><|eom|><|start|>assistant to=look_up<|message|><atem:function_calls>\n\
+            <atem:invoke name=\"look_up\">\n<atem:parameter name=\"city\">Oslo</atem:parameter>\n\
+            <atem:parameter name=\"exact\">true</atem:parameter>\n</atem:invoke>\n</atem:function_calls>",
+        ),
+        (
+            "kimi_k3",
+            "<|open|>response<|sep|>",
+            "<|close|>response<|sep|><|open|>tools<|sep|>\
+            <|open|>call tool=\"now\" index=\"1\"<|sep|><|close|>call<|sep|><|open|>call tool=\"look_up\" index=\"2\"<|sep|>\
+            <|open|>argument key=\"city\" type=\"string\"<|sep|>Oslo<|close|>argument<|sep|>\
+            <|open|>argument key=\"exact\" type=\"boolean\"<|sep|>true<|close|>argument<|sep|><|close|>call<|sep|>\
+            <|close|>tools<|sep|><|close|>message<|sep|>",
+        ),
+        (
+            "minimax_m3",
+            "]~b]ai\n",
+            "</mm:think>]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"now\">]<]minimax[>[</invoke>\n\
+            ]<]minimax[>[<invoke name=\"look_up\">]<]minimax[>[<city>Oslo]<]minimax[>[</city>]<]minimax[>[<exact>true\
+            ]<]minimax[>[</exact>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
+        ),
+    ] {
+        let asked = Asked::of(Strategy::Native(Format::named(format).expect("a format")), ToolChoice::Required);
+        let constraint = asked.try_enforced("", prompt).expect("enforceable").constraint.expect("a constraint");
+        let mut matcher = matcher(&constraint.grammar.expect("a grammar")).expect("a grammar");
+        let tokens: Vec<u32> = said.bytes().map(u32::from).collect();
+        let taken = matcher.try_consume_tokens(&tokens).expect("a grammar");
+        assert_eq!(taken, said.len(), "{format}: {:?} is not allowed behind {:?}", &said[taken..], &said[..taken]);
+        assert!(matcher.is_accepting().expect("a grammar"), "{format}");
+        let turn = asked.read_after(prompt, said);
+        let calls: Vec<(&str, &str)> =
+            turn.calls.iter().map(|call| (call.name.as_str(), call.arguments.as_str())).collect();
+        assert_eq!(calls, [("now", "{}"), ("look_up", "{\"city\": \"Oslo\", \"exact\": true}")], "{format}");
+        assert_eq!((turn.content.as_str(), turn.reasoning.as_str()), ("", ""), "{format}");
+    }
 }
 
 #[test]
@@ -334,7 +417,8 @@ fn an_answer_has_the_shape_that_is_asked_for() {
         let asked = Asked { tools: Vec::new(), response, ..Asked::of(strategy.clone(), ToolChoice::Auto) };
         let constraint = asked.enforced().constraint.expect("a constraint");
         assert_eq!(constraint.start, Start::Immediately);
-        let text = walk(&constraint.grammar.expect("a grammar"), &["\"", "}"], 7).expect("a walk").expect("an end");
+        let matcher = matcher(&constraint.grammar.expect("a grammar")).expect("a grammar");
+        let text = walk(matcher, &["\"", "}"], 7).expect("a walk").ended().expect("an end");
         let turn = asked.read(&text);
         let answer: Value = serde_json::from_str(&turn.content).expect(&text);
         assert!(validator.is_valid(&answer), "{strategy}: {text}");
@@ -348,9 +432,10 @@ fn either_calls_or_an_answer_of_the_shape_where_both_are_asked_for() {
         let asked = Asked { response: response.clone(), ..Asked::of(strategy.clone(), ToolChoice::Auto) };
         let constraint = asked.enforced().constraint.expect("a constraint");
         assert_eq!(constraint.start, Start::Immediately);
-        let grammar = constraint.grammar.expect("a grammar");
+        let fresh = matcher(&constraint.grammar.expect("a grammar")).expect("a grammar");
         for seed in 0..8 {
-            let Some(text) = walk(&grammar, &["\"", "}", "\n"], seed).expect("a walk") else { continue };
+            let walked = walk(fresh.deep_clone(), &["\"", "}", "\n"], seed).expect("a walk");
+            let Some(text) = walked.ended() else { continue };
             let turn = asked.read(&text);
             if turn.calls.is_empty() {
                 let answer: Value = serde_json::from_str(&turn.content).expect(&text);

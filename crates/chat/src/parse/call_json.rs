@@ -7,6 +7,8 @@ use crate::parse::json;
 /// Fields that name the tool, and those that hold its arguments, over all formats.
 const NAMES: [&str; 3] = ["name", "tool_name", "tool"];
 const ARGUMENTS: [&str; 4] = ["arguments", "parameters", "args", "input"];
+/// Fields that are neither, nor arguments that stand beside the name.
+const OTHERS: [&str; 5] = ["id", "type", "index", "tool_call_id", "call_id"];
 /// A wrapper around the two, as in the API's own shape.
 const WRAPPER: &str = "function";
 /// Deepest wrapping.
@@ -39,15 +41,44 @@ pub(crate) enum Place {
     Next,
     /// They came before the name.
     Before(Range<usize>),
-    /// There are none.
-    Absent,
+    /// No field is known to hold them; these are the others. None: there are none.
+    Fields(Vec<Field>),
+}
+
+/// A key and its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Field {
+    both: Range<usize>,
+    value: Range<usize>,
+}
+
+impl Place {
+    /// The arguments that stand in `text`, but for those that are still to come there.
+    pub(crate) fn text(&self, text: &str) -> Option<String> {
+        match self {
+            Self::Next => None,
+            Self::Before(range) => Some(text[range.clone()].to_owned()),
+            Self::Fields(fields) => Some(beside_the_name(text, fields)),
+        }
+    }
+}
+
+/// Arguments whose field has another name than any that is known, or that stand beside the tool's name themselves.
+fn beside_the_name(text: &str, fields: &[Field]) -> String {
+    if let [only] = fields
+        && text[only.value.clone()].starts_with('{')
+    {
+        return text[only.value.clone()].to_owned();
+    }
+    let fields: Vec<&str> = fields.iter().map(|field| &text[field.both.clone()]).collect();
+    format!("{{{}}}", fields.join(", "))
 }
 
 /// Reads the head of the object that begins at byte `at` of `text`. `keyed`: the object's first key is the tool's name,
 /// and its value the arguments.
 pub(crate) fn head(text: &str, at: usize, keyed: bool) -> Head {
     let bytes = text.as_bytes();
-    let mut scan = Scan { text, bytes, at, open: 0, name: None, before: None };
+    let mut scan = Scan { text, bytes, at, open: 0, name: None, before: None, others: Vec::new() };
     match scan.object(keyed) {
         Ok(head) => head,
         Err(Stuck::More) => Head::More,
@@ -67,6 +98,7 @@ struct Scan<'a> {
     open: usize,
     name: Option<String>,
     before: Option<Range<usize>>,
+    others: Vec<Field>,
 }
 
 impl Scan<'_> {
@@ -90,6 +122,7 @@ impl Scan<'_> {
                 b'"' | b'\'' => {}
                 _ => return Err(Stuck::No),
             }
+            let start_of_field = self.at;
             let key = self.string()?;
             self.expect(b':')?;
             let first = self.peek()?;
@@ -113,7 +146,11 @@ impl Scan<'_> {
                 self.at += 1;
                 self.open += 1;
             } else {
+                let value = self.at;
                 self.value()?;
+                if !OTHERS.contains(&key.as_str()) {
+                    self.others.push(Field { both: start_of_field..self.at, value: value..self.at });
+                }
             }
         }
     }
@@ -124,7 +161,8 @@ impl Scan<'_> {
 
     fn ended(&mut self) -> Result<Head, Stuck> {
         let name = self.name.take().ok_or(Stuck::No)?;
-        Ok(self.call(name, Place::Absent))
+        let others = std::mem::take(&mut self.others);
+        Ok(self.call(name, Place::Fields(others)))
     }
 
     /// The next byte that is no blank.
@@ -200,13 +238,15 @@ fn end_of_string(bytes: &[u8], at: usize) -> Option<usize> {
 }
 
 /// Takes what follows the arguments inside the call's object: `open` closing braces, and fields that do not matter.
-/// The bytes taken and how many braces are still missing; `None`: more text is needed to say.
-pub(crate) fn rest(text: &str, mut open: usize) -> Option<(usize, usize)> {
+/// The bytes taken and how many braces are still missing; `None`: more text is needed to say. `is_all`: no more comes, and
+/// what is not complete is not taken.
+pub(crate) fn rest(text: &str, mut open: usize, is_all: bool) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();
-    let mut scan = Scan { text, bytes, at: 0, open, name: None, before: None };
+    let mut scan = Scan { text, bytes, at: 0, open, name: None, before: None, others: Vec::new() };
     while open > 0 {
         let before = scan.at;
-        match scan.peek().ok()? {
+        let Ok(next) = scan.peek() else { return is_all.then_some((scan.at, open)) };
+        match next {
             b'}' => {
                 open -= 1;
                 scan.at += 1;
@@ -219,8 +259,8 @@ pub(crate) fn rest(text: &str, mut open: usize) -> Option<(usize, usize)> {
                 .and_then(|_| scan.value())
             {
                 Ok(()) => {}
-                Err(Stuck::More) => return None,
-                Err(Stuck::No) => return Some((before, open)),
+                Err(Stuck::More) if !is_all => return None,
+                Err(_) => return Some((before, open)),
             },
             _ => return Some((before, open)),
         }
@@ -241,13 +281,25 @@ mod tests {
         assert_eq!(head(r#"{"name": "f", "arguments": {"#, 0, false), call("f", Place::Next, 27, 1));
         assert_eq!(head(r#"{"id":[1,{"name":"x"}],"tool_name":"f","parameters":"#, 0, false), Head::More);
         assert_eq!(head(r#"{"arguments": {"a": 1}, "name": "f""#, 0, false), call("f", Place::Before(14..22), 35, 1));
-        assert_eq!(head(r#" {"name": "f"}"#, 1, false), call("f", Place::Absent, 14, 0));
+        assert_eq!(head(r#" {"name": "f"}"#, 1, false), call("f", Place::Fields(Vec::new()), 14, 0));
         assert_eq!(
             head(r#"{"type":"function","function":{"name":"f","arguments":{"#, 0, false),
             call("f", Place::Next, 54, 2)
         );
         assert_eq!(head(r#"{"f": {"#, 0, true), call("f", Place::Next, 6, 1));
         assert_eq!(head("{'name': 'f', 'arguments': {", 0, false), call("f", Place::Next, 27, 1));
+    }
+
+    #[test]
+    fn arguments_in_no_known_field_are_not_lost() {
+        let arguments = |text: &str| match head(text, 0, false) {
+            Head::Call { arguments, .. } => arguments.text(text),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(arguments(r#"{"name": "f", "id": "1"}"#).as_deref(), Some("{}"));
+        assert_eq!(arguments(r#"{"name": "f", "argument": {"a": "b:c"}}"#).as_deref(), Some(r#"{"a": "b:c"}"#));
+        assert_eq!(arguments(r#"{"a": "b", "name": "f", "c": {}}"#).as_deref(), Some(r#"{"a": "b", "c": {}}"#));
+        assert_eq!(arguments(r#"{"a:b": {"c": 1}, "name": "f"}"#).as_deref(), Some(r#"{"c": 1}"#));
     }
 
     #[test]
@@ -260,8 +312,10 @@ mod tests {
 
     #[test]
     fn the_rest_of_the_object_is_taken() {
-        assert_eq!(rest(r#", "id": "a}b" } x"#, 1), Some((15, 0)));
-        assert_eq!(rest(r#"}"#, 2), None);
-        assert_eq!(rest("} </tool_call>", 2), Some((1, 1)));
+        assert_eq!(rest(r#", "id": "a}b" } x"#, 1, false), Some((15, 0)));
+        assert_eq!(rest(r#"}"#, 2, false), None);
+        assert_eq!(rest("} </tool_call>", 2, false), Some((1, 1)));
+        assert_eq!(rest(r#", "id": "a}b" , "x": "I say"#, 1, false), None);
+        assert_eq!(rest(r#", "id": "a}b" , "x": "I say"#, 1, true), Some((15, 1)));
     }
 }

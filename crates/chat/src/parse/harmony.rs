@@ -45,7 +45,7 @@ enum State {
     Reasoning,
     Content,
     Arguments(Transcoder),
-    /// Until the message ends, nothing matters.
+    /// Behind a call, until the message ends.
     Rest,
     Over,
 }
@@ -155,7 +155,7 @@ impl Reader {
         let text: String = self.text.drain(..free).collect();
         match self.state {
             State::Reasoning => self.out.reasoning(&text),
-            State::Content => self.out.content(&text),
+            State::Content | State::Rest => self.out.content(&text),
             _ => {}
         }
         let Some((_, marker)) = found else { return false };

@@ -10,7 +10,7 @@ use std::mem;
 const MAX_DEPTH: usize = 120;
 
 /// Stands for a quote that is a text of its own: between two of them all characters are what they are, this one too
-/// where a model wrote it. Only [`Transcoder::push_mark`] makes it a quote.
+/// where a model wrote it. Only [`Transcoder::push_mark`] makes it a quote; where it was none, its text comes out.
 const MARK: char = '\u{1}';
 
 /// What becomes of one character.
@@ -65,6 +65,8 @@ pub(crate) struct Transcoder {
     /// The first half of a surrogate pair, escaped.
     surrogate: Option<String>,
     broken: bool,
+    /// The text that is a quote of its own; empty: there is none.
+    mark: &'static str,
     /// The character that is being taken is a mark.
     is_mark: bool,
 }
@@ -77,6 +79,11 @@ impl Default for Transcoder {
 
 impl Transcoder {
     pub(crate) fn new() -> Self {
+        Self::with_mark("")
+    }
+
+    /// One that knows `mark` as a quote.
+    pub(crate) fn with_mark(mark: &'static str) -> Self {
         Self {
             state: State::Value,
             open: Vec::new(),
@@ -84,6 +91,7 @@ impl Transcoder {
             pending: String::new(),
             surrogate: None,
             broken: false,
+            mark,
             is_mark: false,
         }
     }
@@ -103,8 +111,22 @@ impl Transcoder {
         !matches!(self.state, State::Text { .. } | State::Escape { .. })
     }
 
-    /// Takes a quote that is a text of its own.
+    /// Takes the mark.
     pub(crate) fn push_mark(&mut self, out: &mut String) -> Flow {
+        let is_text = match self.state {
+            State::Scalar { .. } | State::Escape { .. } => true,
+            State::Text { quote, .. } | State::Quote { quote, .. } => quote != MARK,
+            _ => false,
+        };
+        if is_text {
+            for c in self.mark.chars() {
+                match self.push(c, out) {
+                    Flow::More => {}
+                    flow => return flow,
+                }
+            }
+            return Flow::More;
+        }
         self.is_mark = true;
         let flow = self.push(MARK, out);
         self.is_mark = false;
@@ -314,7 +336,10 @@ impl Transcoder {
             return self.push(c, out);
         }
         self.broken = true;
-        escape_into(quote, out);
+        match quote {
+            MARK => self.mark.chars().for_each(|c| escape_into(c, out)),
+            _ => escape_into(quote, out),
+        }
         blanks.chars().for_each(|blank| escape_into(blank, out));
         self.state = State::Text { quote, key };
         self.text(c, quote, key, out)

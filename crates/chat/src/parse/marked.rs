@@ -4,7 +4,7 @@
 //! it does not matter how much of that text is there already.
 
 mod arguments;
-mod elements;
+pub(crate) mod elements;
 mod head;
 mod tagged;
 mod tail;

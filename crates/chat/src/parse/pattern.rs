@@ -52,7 +52,7 @@ fn one(pattern: Pattern, text: &str) -> Found {
                 }
                 marker::starts(&text[at..], literal)
             }
-            Part::Name | Part::Any | Part::IsString => {
+            Part::Name | Part::Any | Part::Kind(..) => {
                 at += blank(&text[at..]);
                 word(&text[at..], *part)
             }
@@ -68,7 +68,7 @@ fn one(pattern: Pattern, text: &str) -> Found {
             Part::Name => slots.name = slot.to_owned(),
             Part::Key => slots.key = slot.trim().to_owned(),
             Part::Id => slots.id = slot.trim().to_owned(),
-            Part::IsString => slots.is_string = Some(slot == "true" || slot == "string"),
+            Part::Kind(string, _) => slots.is_string = Some(slot == *string),
             Part::Text(_) | Part::Any => {}
         }
     }

@@ -5,9 +5,16 @@
 //! - A loop over `none` is an error in Python, and empty in minijinja: what is looped over goes through a filter.
 //! - What is added to a text marked as safe is escaped in Python, whatever the setting: `{{ "a"|safe + b }}` becomes
 //!   `{{ "a"|safe + (b)|_added }}`.
+//!
+//! And one thing is read alike, and faster: a loop that does nothing but note that it has found something looks no
+//! further ([`search`]). Some templates look through all later messages for each message.
+
+mod search;
 
 /// The source to compile.
 pub(super) fn as_python_reads_it(source: &str) -> String {
+    let source = search::ended_where_found(source);
+    let source = source.as_str();
     let mut result = String::with_capacity(source.len() + 256);
     let mut rest = source;
     while let Some(start) = rest.find('{') {

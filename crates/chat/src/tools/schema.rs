@@ -103,9 +103,12 @@ impl<'a> Node<'a> {
         self.step(&find)
     }
 
-    /// A member of a list.
-    pub(crate) fn item(&self) -> Self {
-        self.step(&|schema: &'a Value| schema.get("items").filter(|items| items.is_object()))
+    /// The member of a list at `index`.
+    pub(crate) fn item(&self, index: usize) -> Self {
+        self.step(&|schema: &'a Value| {
+            let own = schema.get("prefixItems").and_then(|items| items.get(index));
+            own.or_else(|| schema.get("items")).filter(|items| items.is_object())
+        })
     }
 
     fn step(&self, find: &dyn Fn(&'a Value) -> Option<&'a Value>) -> Self {

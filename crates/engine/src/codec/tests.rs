@@ -97,12 +97,14 @@ prop_compose! {
         markers in prop::option::of(prop::collection::vec(".{0,9}", 0..4)),
         after in prop::sample::select(vec![After::End, After::Free, After::Repeat]),
         thinking in prop::option::of(("[a-z]{0,5}", "[a-z]{0,5}", any::<bool>())),
+        begun in ".{0,9}",
         lists in prop::collection::vec(prop::collection::vec(".{0,9}", 0..4), 2),
         close_in_time: bool,
     ) -> Constraint {
         Constraint {
             grammar,
             start: markers.map_or(Start::Immediately, Start::AtMarker),
+            begun,
             after,
             thinking: thinking.map(|(open, close, is_open)| Thinking { open, close, is_open }),
             forbid: lists[0].clone(),
@@ -316,6 +318,7 @@ fn largest_open(spec: &StageSpec) -> Command {
     let texts = |letter: &str| vec![letter.repeat(Constraint::MAX_TEXT); Constraint::MAX_TEXTS];
     let constraint = Constraint {
         start: Start::AtMarker(texts("a")),
+        begun: "d".repeat(Constraint::MAX_TEXT),
         control_text: texts("b"),
         forbid: texts("c"),
         ..Constraint::immediately("x".repeat(Constraint::MAX_GRAMMAR))

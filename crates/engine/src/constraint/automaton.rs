@@ -213,10 +213,15 @@ impl Constrained {
             }
             Phase::Gap { room, may_end } => {
                 let text = trim_blank(bytes);
-                let Some(room) = room.checked_sub(bytes.len() - text.len()) else { return Ok(None) };
-                match text.is_empty() {
-                    true => Ok(Some(Phase::Gap { room, may_end })),
-                    false => self.begin(0, text),
+                let left = room.checked_sub(bytes.len() - text.len());
+                if text.is_empty() {
+                    return Ok(left.map(|room| Phase::Gap { room, may_end }));
+                }
+                // The grammar may begin with blanks itself.
+                match self.begin(0, bytes)? {
+                    Some(next) => Ok(Some(next)),
+                    None if left.is_some() && text.len() < bytes.len() => self.begin(0, text),
+                    None => Ok(None),
                 }
             }
             Phase::Prose(tail) => match Plan::find(plan.prose.as_ref(), &tail, bytes) {
@@ -236,7 +241,7 @@ impl Constrained {
         let plan = Arc::clone(&self.plan);
         let Some(thinking) = &plan.thinking else { return Ok(None) };
         let all = [seen, bytes].concat();
-        let (begun, open) = (trim_blank(&all), thinking.open.as_bytes());
+        let (begun, open) = (trim_blank(&all), trim_blank(thinking.open.as_bytes()));
         if let Some(thought) = begun.strip_prefix(open) {
             return self.step(Phase::Thinking(Vec::new()), thought);
         }

@@ -61,6 +61,32 @@ fn only_a_mark_ends_what_a_mark_began() {
     assert_eq!(out, r#""a\u0001\n}\\\"""#);
 }
 
+/// All of `text`, in which `~` is the mark, closed at its end.
+fn forced_with_mark(text: &str) -> String {
+    let (mut transcoder, mut out) = (Transcoder::with_mark("<|\"|>"), String::new());
+    for c in text.chars() {
+        let flow = if c == '~' { transcoder.push_mark(&mut out) } else { transcoder.push(c, &mut out) };
+        if flow != Flow::More {
+            break;
+        }
+    }
+    transcoder.close(&mut out);
+    out
+}
+
+#[test]
+fn a_mark_that_is_no_quote_is_a_text() {
+    assert_eq!(forced_with_mark("{a:~x~}"), r#"{"a":"x"}"#);
+    // In a marked text; in one in other quotes, behind it, behind a backslash; in a bare word and a bare key.
+    assert_eq!(forced_with_mark("{a:~x ~ y~}"), r#"{"a":"x <|\"|> y"}"#);
+    assert_eq!(forced_with_mark("{a:~x~~}"), r#"{"a":"x<|\"|>"}"#);
+    assert_eq!(forced_with_mark("{\"a\":\"x ~ y\"}"), r#"{"a":"x <|\"|> y"}"#);
+    assert_eq!(forced_with_mark("{\"a\":\"x\"~\"}"), r#"{"a":"x\"<|\"|>"}"#);
+    assert_eq!(forced_with_mark("{\"a\":\"x\\~\"}"), r#"{"a":"x\\<|\"|>"}"#);
+    assert_eq!(forced_with_mark("{a:1~}"), r#"{"a":"1<|\"|>"}"#);
+    assert_eq!(forced_with_mark("{a~:1}"), r#"{"a<|\"|>":1}"#);
+}
+
 proptest! {
     #[test]
     fn whatever_comes_in_json_comes_out(text in "[{}\\[\\]:,\"' \\\\ua0-9truen\n.-]{0,40}") {

@@ -1,7 +1,6 @@
 //! Arguments that are JSON.
 
 use super::{Reader, State, Step};
-use crate::format::Body;
 use crate::parse::call_json;
 use crate::parse::json::{self, Flow, Transcoder};
 use crate::parse::marker::{self, Match, blank};
@@ -19,8 +18,9 @@ pub(super) struct Json {
 }
 
 impl Json {
-    pub(super) fn new(open: usize) -> Self {
-        Self { transcoder: Transcoder::new(), open, begun: false, whole: None }
+    /// `mark` is what quotes strings beside JSON's own quotes; empty: nothing.
+    pub(super) fn new(open: usize, mark: &'static str) -> Self {
+        Self { transcoder: Transcoder::with_mark(mark), open, begun: false, whole: None }
     }
 
     /// Complete arguments as an object where they can be one: models also write the object as a string, or null.
@@ -48,10 +48,7 @@ impl Reader {
     pub(super) fn json(&mut self) -> Step {
         let State::Json(json) = &mut self.state else { return Step::On };
         let closers = self.setting.marked.close;
-        let mark = match self.setting.marked.body {
-            Body::Quoted { quote, .. } => quote,
-            _ => "",
-        };
+        let mark = self.setting.marked.body.quote();
         let mut done = 0;
         let mut out = String::new();
         let mut is_complete = false;
@@ -115,7 +112,8 @@ impl Reader {
     }
 
     pub(super) fn rest(&mut self, open: usize) -> Step {
-        match call_json::rest(&self.text, open) {
+        // Cut off, the rest of a call's object is no text; else it may be one that began like it.
+        match call_json::rest(&self.text, open, self.is_to_be_closed()) {
             Some((taken, _)) => {
                 self.text.drain(..taken);
             }

@@ -6,10 +6,10 @@ use crate::tools::schema::{Node, Types};
 /// Deepest nesting; what is deeper is text.
 const MAX_DEPTH: usize = 64;
 /// The tag of a list's members.
-const ITEM: &str = "item";
+pub(crate) const ITEM: &str = "item";
 
 /// `text` as JSON: as elements where it consists of them, else as a value of the types that `schema` allows.
-pub(super) fn json(text: &str, mark: &str, schema: &Node<'_>) -> String {
+pub(crate) fn json(text: &str, mark: &str, schema: &Node<'_>) -> String {
     value(text, mark, schema, 0)
 }
 
@@ -19,8 +19,9 @@ fn value(text: &str, mark: &str, schema: &Node<'_>, depth: usize) -> String {
     let is_list = elements.iter().all(|(tag, _)| *tag == ITEM) && types.may_be_list();
     let inner: Vec<String> = elements
         .iter()
-        .map(|(tag, text)| match is_list {
-            true => value(text, mark, &schema.item(), depth + 1),
+        .enumerate()
+        .map(|(index, (tag, text))| match is_list {
+            true => value(text, mark, &schema.item(index), depth + 1),
             false => format!("{}: {}", quoted(tag), value(text, mark, &schema.property(tag), depth + 1)),
         })
         .collect();

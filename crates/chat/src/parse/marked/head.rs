@@ -3,7 +3,7 @@
 use super::arguments::Json;
 use super::{FENCE, Reader, State, Step};
 use crate::format::Body;
-use crate::parse::call_json::{self, Head, Place};
+use crate::parse::call_json::{self, Head};
 use crate::parse::json::{Flow, Transcoder};
 use crate::parse::marker::{self, Match, blank};
 use crate::parse::pattern::{self, Found, Slots};
@@ -138,10 +138,9 @@ impl Reader {
             Head::More => Seen::More,
             Head::No => Seen::No,
             Head::Call { name, arguments, next, open } => {
-                let then = match arguments {
-                    Place::Next => Then::Json(open),
-                    Place::Before(range) => Then::Whole(Json::whole(&self.text[range]), open),
-                    Place::Absent => Then::Whole("{}".to_owned(), open),
+                let then = match arguments.text(&self.text) {
+                    None => Then::Json(open),
+                    Some(arguments) => Then::Whole(Json::whole(&arguments), open),
                 };
                 Seen::Call(Call { name, id: String::new(), len: next, then })
             }
@@ -197,7 +196,7 @@ impl Reader {
         self.prompted = "";
         self.out.call(&call.name, &call.id);
         let next = match call.then {
-            Then::Json(open) => State::Json(Json::new(open)),
+            Then::Json(open) => State::Json(Json::new(open, self.setting.marked.body.quote())),
             Then::Values => State::Values { tool: call.name, first: true },
             Then::Keywords => State::Keywords { first: true },
             Then::Whole(arguments, open) => {
@@ -212,11 +211,8 @@ impl Reader {
 /// A call that is complete in `object`.
 fn complete(object: &str, len: usize) -> Seen {
     let Head::Call { name, arguments, next, .. } = call_json::head(object, 0, false) else { return Seen::No };
-    let arguments = match arguments {
-        Place::Absent => "{}".to_owned(),
-        Place::Before(range) => Json::whole(&object[range]),
-        Place::Next => Json::whole(&object[next..]),
-    };
+    let arguments = arguments.text(object).unwrap_or_else(|| object[next..].to_owned());
+    let arguments = Json::whole(&arguments);
     Seen::Call(Call { name, id: String::new(), len, then: Then::Whole(arguments, 0) })
 }
 

@@ -73,9 +73,12 @@ impl Constrained {
     /// Allows what the grammar can begin with behind `seen`.
     fn allow_start(&mut self, seen: &[u8], allowed: &mut [bool]) -> Result<(), EnforceError> {
         let Some(primed) = &self.primed else { return Ok(()) };
-        let mut start = primed.starts[0].clone();
-        if start.push(trim_blank(seen))? {
-            allow_mask(allowed, &start.mask()?.0);
+        for seen in [seen, trim_blank(seen)] {
+            let mut start = primed.starts[0].clone();
+            if start.push(seen)? {
+                allow_mask(allowed, &start.mask()?.0);
+                break;
+            }
         }
         Ok(())
     }
@@ -83,13 +86,13 @@ impl Constrained {
     /// Allows what goes on to open thinking behind `seen`.
     fn allow_opening(&self, seen: &[u8], allowed: &mut [bool]) {
         let Some(thinking) = &self.plan.thinking else { return };
+        let open = trim_blank(thinking.open.as_bytes());
         for (token, allowed) in (0u32..).zip(allowed) {
             let Some(text) = self.plan.compiler.text(&self.plan.lexicon, token) else { continue };
             let all = [seen, text].concat();
             let begun = trim_blank(&all);
             let is_blank = begun.is_empty() && all.len() <= MAX_GAP;
-            let opens = !begun.is_empty()
-                && (thinking.open.as_bytes().starts_with(begun) || begun.starts_with(thinking.open.as_bytes()));
+            let opens = !begun.is_empty() && (open.starts_with(begun) || begun.starts_with(open));
             *allowed |= is_blank || opens;
         }
     }

@@ -17,6 +17,8 @@ pub(in crate::constraint) struct Plan {
     pub(super) compiler: Arc<Compiler>,
     pub(super) thinking: Option<Thinking>,
     pub(super) immediately: bool,
+    /// What of a marker or of a forbidden text stands at the prompt's end.
+    pub(super) begun: Vec<u8>,
     pub(super) after: After,
     /// Markers, then forbidden texts.
     pub(super) prose: Option<AhoCorasick>,
@@ -51,6 +53,7 @@ impl Plan {
             compiler: Arc::clone(compiler),
             thinking: constraint.thinking.clone(),
             immediately: constraint.grammar.is_some() && constraint.start == Start::Immediately,
+            begun: constraint.begun.clone().into_bytes(),
             after: constraint.after,
             prose: search(markers.iter().chain(&constraint.forbid).collect()).map_err(failed)?,
             n_markers: markers.len(),
@@ -69,7 +72,7 @@ impl Plan {
             Some(thinking) if thinking.is_open => Phase::Thinking(Vec::new()),
             Some(_) => Phase::Opening(Vec::new()),
             None if self.immediately => Phase::Gap { room: 0, may_end: false },
-            None => Phase::Prose(Vec::new()),
+            None => Phase::Prose(self.begun.clone()),
         }
     }
 

@@ -178,3 +178,33 @@ fn noise_never_makes_a_malformed_call() {
     }
     assert!(calls > 20, "{calls} calls prove little");
 }
+
+#[test]
+fn a_marker_may_have_begun_in_the_prompt() {
+    let auto = Constraint { begun: "<tool".into(), ..at_marker(After::Repeat) };
+    let begun = tokens(&["_call>"]);
+    assert!(allows(&auto, &begun, token("{\"")) && !allows(&auto, &begun, token(" the")));
+    let broken = tokens(&[" the", "_call>"]);
+    assert!(allows(&auto, &broken, token(" the")));
+    let none = Constraint { begun: "<tool".into(), ..Constraint::forbidding(vec!["<tool_call>".into()]) };
+    assert!(!allows(&none, &[], token("_call>")) && allows(&none, &tokens(&[" the"]), token("_call>")));
+}
+
+#[test]
+fn a_grammar_and_a_thought_may_begin_with_a_blank() {
+    let thinking = Thinking { open: " the".into(), close: "ab".into(), is_open: false };
+    let forced = Constraint { thinking: Some(thinking), ..Constraint::immediately("start: \" a\" \"10\"") };
+    let byte = |byte: u8| TokenId(i32::from(byte));
+    assert!(
+        allows(&forced, &[], token(" a")) && allows(&forced, &[], token(" the")) && allows(&forced, &[], byte(b' '))
+    );
+    assert!(!allows(&forced, &[], token("10")));
+    for (before, next) in [
+        (tokens(&[" a"]), token("10")),
+        (vec![byte(b' ')], byte(b't')),
+        (vec![byte(b' ')], byte(b'a')),
+        (tokens(&[" the", "ab"]), token(" a")),
+    ] {
+        assert!(allows(&forced, &before, next), "{}", read(&before));
+    }
+}
