@@ -77,6 +77,12 @@ pub enum Unenforceable {
         /// The place in its schema; empty: all of it.
         path: String,
     },
+    /// A call has to come, and how the model writes calls is not enforced.
+    #[error("a call cannot be forced: how calls are written in the format `{format}` is not enforced")]
+    Choice {
+        /// The format.
+        format: &'static str,
+    },
     /// That of a strict response format.
     #[error("the strict schema of the response format `{name}` asks for what cannot be enforced: {}", named(.path))]
     Response {
@@ -106,6 +112,9 @@ impl Demand<'_> {
             self.tools.iter().enumerate().filter(|(_, tool)| self.choice.allows(&tool.name)).collect();
         let answer = self.answer(&mut maker, format)?;
         let has_calls = format.syntax == Syntax::Harmony || !format.written().is_empty();
+        if !has_calls && !tools.is_empty() {
+            self.check_unenforceable(format, &tools)?;
+        }
         if tools.is_empty() || !has_calls {
             let constraint = match answer {
                 Some(answer) => Some(self.held_from_the_start(format, maker.lark.finish(&answer))),
@@ -125,6 +134,19 @@ impl Demand<'_> {
             None => self.held_from_a_marker(format, &tools, maker.lark.finish(&calls)),
         };
         Ok(Enforced { constraint: Some(constraint), relaxed: maker.relaxed })
+    }
+
+    /// Refuses what `format`, in which calls are not enforced, cannot promise.
+    fn check_unenforceable(&self, format: &Format, tools: &[(usize, &Tool)]) -> Result<(), Unenforceable> {
+        if self.choice.forces() {
+            return Err(Unenforceable::Choice { format: format.name });
+        }
+        match tools.iter().find(|(_, tool)| tool.is_strict()) {
+            Some((index, tool)) => {
+                Err(Unenforceable::Arguments { index: *index, name: tool.name.clone(), path: String::new() })
+            }
+            None => Ok(()),
+        }
     }
 
     fn format(&self) -> &'static Format {
@@ -291,7 +313,7 @@ fn said(around: Said, json: &str) -> String {
     let before: Vec<String> = around.before.iter().map(|text| lark::literal(text)).collect();
     let before = if before.is_empty() { String::new() } else { format!("({})?", before.join(" | ")) };
     let after = if around.after.is_empty() { String::new() } else { format!("({})?", lark::literal(around.after)) };
-    format!("BLANK? {before} {json} {after}").trim_end().to_owned()
+    format!("{before} BLANK? {json} {after}").trim().to_owned()
 }
 
 fn openers(format: &Format) -> impl Iterator<Item = &'static str> + use<> {

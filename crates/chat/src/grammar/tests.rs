@@ -118,7 +118,8 @@ impl Asked {
 }
 
 fn strategies() -> Vec<Strategy> {
-    Format::all().map(Strategy::Native).chain([Strategy::Emulated(Reason::Forced)]).collect()
+    let formats = Format::all().filter(|format| format.syntax == Syntax::Harmony || !format.written().is_empty());
+    formats.map(Strategy::Native).chain([Strategy::Emulated(Reason::Forced)]).collect()
 }
 
 fn matcher(grammar: &str) -> Result<Matcher, String> {
@@ -295,7 +296,8 @@ proptest! {
 
 #[test]
 fn every_format_that_is_read_says_how_it_is_written() {
-    for format in Format::all().filter(|format| format.syntax != Syntax::Harmony) {
+    // What MiniMax M3 writes within a value is read, and not enforced yet.
+    for format in Format::all().filter(|format| format.syntax != Syntax::Harmony && format.name != "minimax_m3") {
         for elsewhere in [At::Start, At::Marker] {
             assert!(format.written().iter().any(|written| written.at != elsewhere), "{}", format.name);
         }
@@ -361,6 +363,18 @@ fn a_marker_may_begin_in_the_prompt() {
     }
 }
 
+#[test]
+fn a_call_is_not_forced_where_it_cannot_be() {
+    let minimax = || Strategy::Native(Format::named("minimax_m3").expect("a format"));
+    let refused = Asked::of(minimax(), ToolChoice::Required).try_enforced("", "").expect_err("a refusal");
+    assert_eq!(refused, Unenforceable::Choice { format: "minimax_m3" });
+    assert_eq!(Asked::of(minimax(), ToolChoice::Auto).enforced().constraint, None);
+    let function = json!({"name": "f", "strict": true});
+    let strict = Tool::from_definition(json!({"type": "function", "function": function})).expect("a tool");
+    let asked = Asked { tools: vec![strict], ..Asked::of(minimax(), ToolChoice::Auto) };
+    assert!(matches!(asked.try_enforced("", ""), Err(Unenforceable::Arguments { index: 0, .. })));
+}
+
 /// The reader gets a prompt's end too, where it opens what the answer goes on with.
 #[test]
 fn forced_calls_go_on_with_what_the_prompt_opens() {
@@ -382,13 +396,6 @@ fn forced_calls_go_on_with_what_the_prompt_opens() {
             <|open|>argument key=\"city\" type=\"string\"<|sep|>Oslo<|close|>argument<|sep|>\
             <|open|>argument key=\"exact\" type=\"boolean\"<|sep|>true<|close|>argument<|sep|><|close|>call<|sep|>\
             <|close|>tools<|sep|><|close|>message<|sep|>",
-        ),
-        (
-            "minimax_m3",
-            "]~b]ai\n",
-            "</mm:think>]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"now\">]<]minimax[>[</invoke>\n\
-            ]<]minimax[>[<invoke name=\"look_up\">]<]minimax[>[<city>Oslo]<]minimax[>[</city>]<]minimax[>[<exact>true\
-            ]<]minimax[>[</exact>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
         ),
     ] {
         let asked = Asked::of(Strategy::Native(Format::named(format).expect("a format")), ToolChoice::Required);

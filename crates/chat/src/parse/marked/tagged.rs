@@ -173,10 +173,6 @@ impl Reader {
             out = elements::json(&text, tagged.nested, &self.setting.offered.schema(&value.tool, &value.key));
         } else if is_last {
             out = value.types.value(&text);
-        } else if self.has_ended() {
-            // What it would have become is not to be said: there it is, as a text that goes on.
-            out.push('"');
-            text.chars().for_each(|c| escape_into(c, &mut out));
         }
         self.out.arguments(&out);
     }
