@@ -12,6 +12,7 @@ use mesh_tests::PATIENCE;
 use mesh_tests::hosts::Hosts;
 use mesh_tests::models::smollm2;
 use mesh_tests::process::{Node, Process, binary, run};
+use mesh_tests::until;
 use mesh_types::ByteSize;
 use serde_json::Value;
 
@@ -199,6 +200,23 @@ impl Drop for SmallDisk {
         // A mount that stays is seen by who looks for it, and by no other test.
         let _ = Command::new("umount").arg(&self.0).status();
     }
+}
+
+#[test]
+fn a_copied_data_directory() {
+    let folder = tempfile::tempdir().unwrap();
+    let alpha = Node::start(folder.path(), "alpha", &["up"]);
+    let token = alpha.token();
+    let beta = Node::start(folder.path(), "beta", &["join", &token]);
+    alpha.sees("beta");
+    let copied = Command::new("cp").arg("-r").arg(&beta.data_dir).arg(folder.path().join("copy")).status();
+    assert!(copied.is_ok_and(|status| status.success()));
+    let _copy = Node::start(folder.path(), "copy", &["join", &token]);
+    let told = until("the copy to be found out", PATIENCE, || {
+        let found = Found::at(&alpha, &[]);
+        found.failed.then(|| found.names("identity", "failure", "its data directory was copied"))
+    });
+    assert!(told.contains("two processes use the identity of") && told.contains("remove identity.key"), "{told}");
 }
 
 #[test]

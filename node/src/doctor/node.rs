@@ -33,8 +33,7 @@ impl Doctor {
             findings
         });
         let mut findings = looking.await.unwrap_or_default();
-        let who = format!("node {}, member of mesh {}", self.mesh.local_id(), self.mesh.id());
-        findings.push(Finding::good(Check::Identity, "", who));
+        findings.extend(self.identities());
         findings.push(self.ports(listen));
         findings.extend(self.gateway());
         let rows = view.local().map(|local| local.models.clone()).unwrap_or_default();
@@ -42,6 +41,23 @@ impl Doctor {
             findings.push(self.not_ready(row).await);
         }
         findings
+    }
+
+    /// This node's identity, and those of nodes whose data directories were copied.
+    fn identities(&self) -> Vec<Finding> {
+        let who = format!("node {}, member of mesh {}", self.mesh.local_id(), self.mesh.id());
+        let copied = |record: mesh_mesh::PeerRecord| {
+            let (name, at) = (record.status.name, record.copied_at.join(" and "));
+            let what = format!("two processes use the identity of {name} (at {at}): its data directory was copied");
+            let advice = "stop one of the two, remove identity.key from its data directory, and start it again";
+            Finding::bad(Check::Identity, name, State::Failure, (what, advice))
+        };
+        let mut found: Vec<Finding> =
+            self.mesh.peers().into_iter().filter(|record| !record.copied_at.is_empty()).map(copied).collect();
+        if found.is_empty() {
+            found.push(Finding::good(Check::Identity, "", who));
+        }
+        found
     }
 
     fn ports(&self, listen: SocketAddr) -> Finding {
