@@ -11,7 +11,7 @@ use super::positions::{Positions, TOO_MUCH};
 const MAX_PLACES: u64 = 2048;
 const MAX_DEPTH: u32 = 200;
 /// Most pairs of places that are compared, and parts that are looked at, in all: a fraction of a second.
-const MAX_WORK: usize = 16 << 20;
+const MAX_WORK: usize = 2 << 20;
 
 /// The same grammar, with neighbours that can be a lexeme together in a part of their own.
 pub(super) fn grouped(mut grammar: Grammar) -> Grammar {
