@@ -75,7 +75,8 @@ const RUN: usize = 400;
 fn a_drained_node_gives_its_stages_away_and_its_run_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let file = smollm2().display().to_string();
-    let up = ["up", "--model", &file, "--ctx", "4096", "--memory", "460M", "--gateway", "127.0.0.1:0"];
+    let up =
+        ["up", "--model", &file, "--ctx", "4096", "--memory", "460M", "--kv-host", "0", "--gateway", "127.0.0.1:0"];
     let alpha = Node::start(folder.path(), "alpha", &up);
     let base = field(&alpha.process.line("ready gateway"), "url=");
     let beta = Node::start(folder.path(), "beta", &["join", &alpha.token(), "--memory", "2G"]);

@@ -40,6 +40,8 @@ pub enum TokenEvent {
         position: u32,
         /// How likely it was, where [`GenerateSpec::logprobs`] asks for it.
         logprobs: Option<Logprobs>,
+        /// Counts up to it: a reader that stops here has them, too.
+        usage: Usage,
     },
     /// The run is over.
     Finished {

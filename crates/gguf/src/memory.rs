@@ -196,10 +196,12 @@ impl ModelInfo {
         // A layer's state before it and behind it.
         let largest = self.layer_cache.iter().map(LayerCache::state_bytes).max().unwrap_or(0);
         let states = largest.saturating_mul(u64::from(room.sequences).saturating_mul(2));
-        // The head comes when the layers are done; masks are still there.
+        // The head comes when the layers are done, and finds the masks' room: it takes that, or what comes behind it.
         let (outputs, width) = self.logits(layers, room);
         let logits = outputs.saturating_mul(width.saturating_add(self.n_embd.into())).saturating_mul(F32);
-        let head = tokens.saturating_mul(masks.saturating_add(F32 * u64::from(self.n_embd))).saturating_add(logits);
+        let behind = tokens.saturating_mul(masks);
+        let room = if logits <= behind { behind } else { behind.saturating_add(logits) };
+        let head = tokens.saturating_mul(F32 * u64::from(self.n_embd)).saturating_add(room);
         within.saturating_add(states).max(head)
     }
 }

@@ -25,7 +25,7 @@ async fn a_whole_answer_is_collected() {
     assert_eq!(body["choices"][0]["finish_reason"], "stop");
     let usage = json!({
         "prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14,
-        "prompt_tokens_details": {"cached_tokens": 2},
+        "prompt_tokens_details": {"cached_tokens": 2}, "completion_tokens_details": {"reasoning_tokens": 1},
     });
     assert_eq!(body["usage"], usage);
 

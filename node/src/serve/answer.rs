@@ -129,10 +129,10 @@ impl Answer {
     /// Takes one event of the run; whether there may be more.
     fn take(&mut self, event: Option<Result<TokenEvent, GenerateError>>, taken: &mut Taken) -> bool {
         match event {
-            Some(Ok(TokenEvent::Token { token, position, logprobs })) => {
+            Some(Ok(TokenEvent::Token { token, position, logprobs, usage })) => {
                 taken.push(token, position);
                 taken.logprobs.extend(logprobs.map(|logprobs| self.logprob(token, &logprobs)));
-                self.usage.completion_tokens += 1;
+                self.usage = usage;
                 if let Some(Remembered { said, .. }) = &mut self.remembered {
                     let (bytes, is_special) = self.model.whole_piece(token);
                     said.push(token, &bytes, is_special);

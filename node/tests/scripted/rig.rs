@@ -211,7 +211,8 @@ impl Generator for Scripted {
         let completion_tokens = u32::try_from(tokens.len()).unwrap();
         let (sender, events) = mpsc::channel(tokens.len() + 1);
         for (position, token) in (prompt_tokens..).zip(tokens) {
-            sender.try_send(Ok(TokenEvent::Token { token, position, logprobs: None })).unwrap();
+            let usage = Usage { prompt_tokens, completion_tokens: position + 1 - prompt_tokens, ..Usage::default() };
+            sender.try_send(Ok(TokenEvent::Token { token, position, logprobs: None, usage })).unwrap();
         }
         let usage = Usage { prompt_tokens, completion_tokens, ..Usage::default() };
         sender.try_send(Ok(TokenEvent::Finished { reason, usage })).unwrap();

@@ -167,7 +167,8 @@ impl Scheduler {
         let Some(state) = self.runs.get_mut(&run) else { return };
         let position = state.draw(token);
         let end = state.end_after(token, self.limits.n_ctx);
-        self.events.push_back(Event { run, what: Ok(TokenEvent::Token { token, position, logprobs }) });
+        let usage = state.usage();
+        self.events.push_back(Event { run, what: Ok(TokenEvent::Token { token, position, logprobs, usage }) });
         if let Some(reason) = end {
             self.finish(run, reason);
         }

@@ -97,8 +97,13 @@ fn a_run_goes_through_open_prefill_decode_and_close() {
     assert_eq!(progress, Progress { prompt_tokens: 0, generated_tokens: 1, decode_tokens: 1 });
     let usage = Usage { prompt_tokens: 3, completion_tokens: 2, cached_tokens: 0, ..Usage::default() };
     for what in [
-        TokenEvent::Token { token: TokenId(50), position: 3, logprobs: None },
-        TokenEvent::Token { token: TokenId(51), position: 4, logprobs: None },
+        TokenEvent::Token {
+            token: TokenId(50),
+            position: 3,
+            logprobs: None,
+            usage: Usage { completion_tokens: 1, ..usage },
+        },
+        TokenEvent::Token { token: TokenId(51), position: 4, logprobs: None, usage },
         TokenEvent::Finished { reason: FinishReason::Length, usage },
     ] {
         assert_eq!(scheduler.next_event(), Some(Event { run, what: Ok(what) }));

@@ -260,11 +260,14 @@ fn conversations_keep_their_replicas_and_none_is_overrun() {
             figures.insert((gateways, seed), figure);
         }
     }
-    for (which, (hits, imbalance, p99, random_median)) in figures {
-        assert!(hits >= 0.9, "{which:?}: {hits} of the hits that one node would have had");
-        assert!(imbalance <= 1.5, "{which:?}: one replica had {imbalance} times the mean");
-        // Gateways that do not see each other's requests at once run into each other now and then.
-        let patience = if which.0 == 1 { 1.0 } else { 1.5 };
-        assert!(p99 <= random_median * patience, "{which:?}: p99 {p99} s, at random half wait {random_median} s");
+    for (which, (hits, imbalance, ..)) in &figures {
+        assert!(*hits >= 0.9, "{which:?}: {hits} of the hits that one node would have had");
+        assert!(*imbalance <= 1.5, "{which:?}: one replica had {imbalance} times the mean");
+    }
+    // A few of the longest waits in one play are luck: plays are taken together.
+    for gateways in [1, 3] {
+        let plays = || figures.iter().filter(|((count, _), _)| *count == gateways).map(|(_, figure)| figure);
+        let (longest, at_random): (f64, f64) = (plays().map(|play| play.2).sum(), plays().map(|play| play.3).sum());
+        assert!(longest <= at_random, "{gateways} gateways: p99 {longest} s, at random half wait {at_random} s");
     }
 }
