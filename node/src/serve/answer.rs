@@ -167,7 +167,9 @@ impl Answer {
         let tail = self.detokenizer.flush();
         let mut text = self.stops.push(&tail).text;
         text += &self.stops.finish();
-        taken.events.extend(self.parser.push(&text));
+        let events = self.parser.push(&text);
+        self.thinking.end(&events);
+        taken.events.extend(events);
     }
 
     fn finish(&mut self, reason: FinishReason, taken: &mut Taken) {
