@@ -78,7 +78,7 @@ async fn open(shared: &Shared, asked: Asked) -> Result<Opened, Fault> {
 pub(crate) fn context(shared: &Shared, id: RequestId) -> Context {
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let unique = uuid::Uuid::now_v7().simple().to_string();
-    Context { request: id, unique, created, seal: Arc::clone(&shared.seal) as _ }
+    Context { request: id, unique, created, seal: shared.seal() as _ }
 }
 
 async fn parse(dialect: Dialect, body: Bytes, context: Context) -> Result<Parsed, Fault> {

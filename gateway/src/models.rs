@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use http::{Response, StatusCode};
-use mesh_openai::response::{ModelMeta, Replica, StagePlace};
+use mesh_openai::response::{Loading, ModelMeta, Replica, StagePlace};
 use mesh_openai::{ApiError, Model, ModelList};
 use mesh_routing::{Served, choose, served};
 use mesh_types::{Fault, MeshView, ModelId, ModelView};
@@ -13,10 +13,19 @@ use tokio::sync::watch;
 use crate::announce::{Announcement, Announcer};
 use crate::body::{self, ResponseBody};
 
-/// `GET /v1/models`: the models that answer now. `created` is Unix time in seconds.
+/// `GET /v1/models`: the models that answer now, and how far the others are. `created` is Unix time in seconds.
 pub(crate) fn list(view: &MeshView, created: u64) -> Response<ResponseBody> {
-    let models = served(view).iter().filter(|model| model.is_ready()).map(|model| entry(model, created)).collect();
-    json(&ModelList::new(models))
+    let (ready, others): (Vec<_>, Vec<_>) = served(view).into_iter().partition(Served::is_ready);
+    let models = ready.iter().map(|model| entry(model, created)).collect();
+    json(&ModelList::new(models).with_loading(others.iter().map(loading).collect()))
+}
+
+fn loading(model: &Served<'_>) -> Loading {
+    let progress = model.replicas.iter().map(|(peer, listed)| match listed.detail.as_str() {
+        "" => format!("{} is not ready", peer.name),
+        detail => format!("{}: {detail}", peer.name),
+    });
+    Loading { id: model.name.to_string(), progress: progress.collect() }
 }
 
 /// `GET /v1/models/{id}`.

@@ -28,6 +28,8 @@ const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 /// Where Anthropic's clients put the key.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const MAX_REQUEST_ID: usize = 128;
+/// What the key is for under which reasoning is sealed. A change makes what clients carry unreadable.
+const SEAL_PURPOSE: &str = "mesh-gateway sealed reasoning 1";
 
 /// What all requests share.
 pub(crate) struct Shared {
@@ -38,8 +40,6 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     /// One permit for each request that may be answered at the same time.
     pub(crate) requests: Arc<Semaphore>,
-    /// For reasoning that clients carry.
-    pub(crate) seal: Arc<MeshSeal>,
     pub(crate) metrics: Arc<Metrics>,
     /// When this gateway began, in Unix seconds: the `created` of models, which have no better one.
     pub(crate) started: u64,
@@ -63,6 +63,11 @@ enum Resource {
 }
 
 impl Shared {
+    /// For reasoning that clients carry: under the mesh's present secret, which may be replaced at any time.
+    pub(crate) fn seal(&self) -> Arc<MeshSeal> {
+        Arc::new(MeshSeal::new(&self.peers.derive_key(SEAL_PURPOSE)))
+    }
+
     /// The way to the nodes.
     pub(crate) fn upstream(&self) -> Upstream {
         Upstream { peers: Arc::clone(&self.peers), balancer: Arc::clone(&self.balancer), limits: self.limits }

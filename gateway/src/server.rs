@@ -21,7 +21,6 @@ use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::peers::Peers;
 use crate::routes::Shared;
-use crate::seal::MeshSeal;
 
 /// How often an HTTP/2 client is asked whether it is still there, and how long it may take to say so.
 const PING: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(20));
@@ -29,8 +28,6 @@ const PING: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// Most bytes of a request's head.
 const MAX_HEAD: usize = 64 << 10;
-/// What the key is for under which reasoning is sealed. A change makes what clients carry unreadable.
-const SEAL_PURPOSE: &str = "mesh-gateway sealed reasoning 1";
 
 /// A gateway that has its port, and answers once it [runs](Self::run).
 pub struct Gateway {
@@ -79,7 +76,6 @@ impl Gateway {
         let addr = listener.local_addr().map_err(failed)?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let requests = Arc::new(Semaphore::new(config.limits.requests));
-        let seal = MeshSeal::new(&peers.derive_key(SEAL_PURPOSE));
         let shared = Shared {
             peers,
             balancer: Balancer::new(),
@@ -87,7 +83,6 @@ impl Gateway {
             limits: config.limits,
             requests,
             started,
-            seal: Arc::new(seal),
             metrics: Arc::new(Metrics::new()),
         };
         Ok(Self { listener, addr, shared: Arc::new(shared) })

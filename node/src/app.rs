@@ -273,7 +273,8 @@ async fn close_links_of_lost_peers(mut view: watch::Receiver<Arc<MeshView>>, end
     let mut present = BTreeSet::new();
     loop {
         let now = view.borrow_and_update().clone();
-        let here = now.peers.iter().filter(|peer| !peer.local && peer.state != PeerState::Gone);
+        let is_away = |state| matches!(state, PeerState::Gone | PeerState::OtherVersion);
+        let here = now.peers.iter().filter(|peer| !peer.local && !is_away(peer.state));
         let here: BTreeSet<PeerId> = here.map(|peer| peer.id.clone()).collect();
         present.difference(&here).for_each(|peer| endpoint.disconnect(peer));
         present = here;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mesh_tests::hosts::Hosts;
 use mesh_tests::models::{SMOLLM2, smollm2};
@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 
 /// A host that falls silent is noticed by QUIC's idle timeout of 5 s.
 const SILENCE_TOLD_WITHIN: Duration = Duration::from_secs(9);
+/// And by the mesh after 8 s without a byte of it.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
 
 /// curl on host number `host`, to the gateway there.
 fn ask(hosts: &Hosts, host: usize, body: &Value) -> Command {
@@ -50,10 +52,18 @@ fn two_hosts_serve_a_model_until_the_cable_is_pulled_and_after_it_is_back() {
     let mut stream = Process::spawn(&mut ask(&hosts, 0, &body));
     stream.nth_line("data: {\"id\"", 5);
     hosts.cable("down");
+    let pulled = Instant::now();
     stream.exit(SILENCE_TOLD_WITHIN);
     let told = stream.line("data: {\"error\"");
     assert!(told.contains("17-29") && told.contains("beta"), "{told}");
     assert!(!stream.stdout().contains("[DONE]"), "{}", stream.stdout());
+
+    for node in [&alpha, &beta] {
+        let left = GONE_WITHIN.saturating_sub(pulled.elapsed());
+        until("the other host to be gone from the view", left, || {
+            (node.ask("peers")["peers"][1]["state"] == "gone").then_some(())
+        });
+    }
 
     hosts.cable("up");
     until("the model to be served again", mesh_tests::PATIENCE, || {

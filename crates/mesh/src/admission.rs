@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::future::BoxFuture;
 use futures::{AsyncRead, AsyncWrite, FutureExt as _};
@@ -21,12 +21,19 @@ use tokio::time::Instant;
 use crate::mesh::stall::StallGuard;
 use crate::token::{MeshId, Secret};
 
+mod foreign;
 mod handshake;
 mod limiter;
+mod secrets;
 #[cfg(test)]
 mod tests;
 
+use foreign::Foreigners;
 use limiter::Limiter;
+use secrets::Secrets;
+
+pub(crate) use foreign::{FORGET, Foreigner};
+pub(crate) use secrets::{MAX_PAST, supersedes};
 
 /// Frozen for ever, as [`handshake::Hello`] is: it is the handshake that tells versions apart.
 const PROTOCOL: &str = "/mesh-node/admission";
@@ -34,8 +41,6 @@ const PROTOCOL: &str = "/mesh-node/admission";
 pub(crate) const VERSIONS: RangeInclusive<u16> = 1..=1;
 /// How long admission may take, however slowly the other side goes about it.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
-/// A connection on which nothing can be written for so long is given up.
-const STALL: Duration = Duration::from_secs(15);
 
 /// Why a connection was not admitted. Reads on from a subject, as in "the node at 192.0.2.1 …".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -62,6 +67,12 @@ pub enum AdmissionError {
         /// The epoch of ours.
         ours: u32,
     },
+    /// It is a member and has not heard yet that the secret was replaced.
+    #[error("is at epoch {0} still: this node comes again with the secret of that time")]
+    Behind(u32),
+    /// It has an invitation that is over.
+    #[error("has a token that expired")]
+    Expired,
     /// It does not know the secret.
     #[error("does not know this mesh's secret")]
     WrongSecret,
@@ -94,6 +105,9 @@ pub enum Refusal {
     /// See [`AdmissionError::OtherEpoch`].
     #[error("does not accept the token's secret any more: it was replaced (epoch {0}), ask for a new token")]
     OtherEpoch(u32),
+    /// See [`AdmissionError::Expired`].
+    #[error("does not accept the token any more: it expired, ask for a new one")]
+    Expired,
     /// See [`AdmissionError::WrongSecret`].
     #[error("does not accept the token's secret")]
     WrongSecret,
@@ -122,9 +136,9 @@ impl AdmissionError {
     pub fn is_final(&self) -> bool {
         match self {
             Self::OtherVersion { .. } | Self::NotAMeshNode => true,
-            Self::WrongMesh | Self::WrongSecret | Self::OtherEpoch { .. } | Self::Blocked => true,
+            Self::WrongMesh | Self::WrongSecret | Self::OtherEpoch { .. } | Self::Expired | Self::Blocked => true,
             Self::Refused(refusal) => !matches!(refusal, Refusal::TooSoon(_)),
-            Self::TooSoon(_) | Self::Timeout(_) | Self::Malformed(_) | Self::Closed => false,
+            Self::Behind(_) | Self::TooSoon(_) | Self::Timeout(_) | Self::Malformed(_) | Self::Closed => false,
         }
     }
 
@@ -134,6 +148,7 @@ impl AdmissionError {
             Self::WrongMesh => Some(Refusal::WrongMesh),
             Self::WrongSecret => Some(Refusal::WrongSecret),
             Self::OtherEpoch { ours, .. } => Some(Refusal::OtherEpoch(*ours)),
+            Self::Expired => Some(Refusal::Expired),
             Self::Blocked => Some(Refusal::Blocked),
             Self::TooSoon(wait) => Some(Refusal::TooSoon(*wait)),
             _ => None,
@@ -145,11 +160,11 @@ impl AdmissionError {
 pub(crate) struct Door {
     local: PeerId,
     mesh: MeshId,
-    secret: Secret,
-    epoch: u32,
+    secrets: Mutex<Secrets>,
     versions: RangeInclusive<u16>,
     deadline: Duration,
     guests: Mutex<Guests>,
+    foreigners: Mutex<Foreigners>,
 }
 
 #[derive(Default)]
@@ -158,6 +173,9 @@ struct Guests {
     /// Peers that proved the secret before: the failures of others at their address do not hold them up.
     known: HashSet<PeerId>,
     limiter: Limiter,
+    /// Of those that came with a token whose time is over, or had not come yet. They slow down others of their kind: a
+    /// member that has learned the new secret, or comes with it to one that has not, is not held up by its first try.
+    stale: Limiter,
 }
 
 /// What a [`Door`] opens for.
@@ -165,6 +183,10 @@ pub(crate) struct Credentials {
     pub(crate) mesh: MeshId,
     pub(crate) secret: Secret,
     pub(crate) epoch: u32,
+    /// The secret is an invitation, good until then (Unix seconds).
+    pub(crate) invited: Option<u64>,
+    /// Earlier epochs and their secrets, the newest last.
+    pub(crate) past: Vec<(u32, Secret)>,
 }
 
 /// Peers known by id whose past failures are remembered at most.
@@ -172,8 +194,10 @@ const MAX_KNOWN: usize = 4096;
 
 impl Door {
     pub(crate) fn new(local: PeerId, credentials: Credentials) -> Self {
-        let Credentials { mesh, secret, epoch } = credentials;
-        Self { local, mesh, secret, epoch, versions: VERSIONS, deadline: DEADLINE, guests: Mutex::default() }
+        let Credentials { mesh, secret, epoch, invited, past } = credentials;
+        let secrets = Mutex::new(Secrets::new((epoch, secret), invited, past));
+        let (guests, foreigners) = (Mutex::default(), Mutex::default());
+        Self { local, mesh, secrets, versions: VERSIONS, deadline: DEADLINE, guests, foreigners }
     }
 
     /// For tests that play another version, or have no time.
@@ -192,8 +216,19 @@ impl Door {
         self.guests().blocked.insert(peer);
     }
 
+    /// Lets `peer` in again, if it proves the secret.
+    pub(crate) fn unblock(&self, peer: &PeerId) {
+        self.guests().blocked.remove(peer);
+    }
+
+    /// From now on the mesh's secret is another one. Nothing where that is not newer.
+    pub(crate) fn renew(&self, epoch: u32, secret: Secret) {
+        self.secrets().renew(epoch, secret);
+    }
+
     /// `peer` proved the secret in an earlier run.
     pub(crate) fn know(&self, peer: PeerId) {
+        self.foreigners().admitted(&peer);
         let mut guests = self.guests();
         if guests.known.len() < MAX_KNOWN {
             guests.known.insert(peer);
@@ -204,6 +239,57 @@ impl Door {
         self.guests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn secrets(&self) -> MutexGuard<'_, Secrets> {
+        self.secrets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn epoch(&self) -> u32 {
+        self.secrets().epoch()
+    }
+
+    /// What a peer that comes with `epoch`, and perhaps an invitation until some time, has to prove.
+    fn secret_of(&self, epoch: u32, invited: Option<u64>, peer: &PeerId) -> Result<Secret, AdmissionError> {
+        let is_member = self.guests().known.contains(peer);
+        let secrets = self.secrets();
+        let other = AdmissionError::OtherEpoch { theirs: epoch, ours: secrets.epoch() };
+        let secret = secrets.of(epoch, is_member).ok_or(other)?;
+        match invited {
+            None => Ok(secret),
+            Some(until) if unix_now() < until => Ok(secret.invitation(until)),
+            Some(_) => Err(AdmissionError::Expired),
+        }
+    }
+
+    /// Remembers how an outbound attempt went; says what came of it. A member that is behind is met with the secret that
+    /// it has, the next time.
+    fn note_outbound(&self, guest: &Guest, outcome: Result<(), AdmissionError>) -> Result<(), AdmissionError> {
+        match &outcome {
+            Ok(()) => self.know(guest.peer),
+            Err(AdmissionError::Refused(Refusal::OtherEpoch(theirs))) if self.guests().known.contains(&guest.peer) => {
+                if self.secrets().is_behind(guest.peer, *theirs) {
+                    return Err(AdmissionError::Behind(*theirs));
+                }
+            }
+            Err(error) => self.note_version(guest, error),
+        }
+        outcome
+    }
+
+    fn note_version(&self, guest: &Guest, error: &AdmissionError) {
+        if let AdmissionError::OtherVersion { theirs, .. } = error {
+            self.foreigners().seen(guest, *theirs, Instant::now());
+        }
+    }
+
+    /// Peers of other protocol versions that were met lately.
+    pub(crate) fn foreigners_at(&self, now: Instant) -> Vec<Foreigner> {
+        self.foreigners().at(now)
+    }
+
+    fn foreigners(&self) -> MutexGuard<'_, Foreigners> {
+        self.foreigners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn versions(&self) -> Versions {
         Versions { low: *self.versions.start(), high: *self.versions.end() }
     }
@@ -212,11 +298,13 @@ impl Door {
         if self.guests().blocked.contains(peer) { Err(AdmissionError::Blocked) } else { Ok(()) }
     }
 
-    /// Refuses a stranger from an address that failed lately.
-    fn check_pace(&self, peer: &PeerId, ip: Option<IpAddr>) -> Result<(), AdmissionError> {
+    /// Refuses a stranger, who comes with `epoch`, from an address that failed lately.
+    fn check_pace(&self, guest: &Guest, epoch: u32) -> Result<(), AdmissionError> {
+        let (is_stale, now) = (epoch != self.epoch(), Instant::now());
         let mut guests = self.guests();
-        let Some(ip) = ip.filter(|_| !guests.known.contains(peer)) else { return Ok(()) };
-        guests.limiter.check(ip, Instant::now()).map_err(AdmissionError::TooSoon)
+        let Some(ip) = guest.ip().filter(|_| !guests.known.contains(&guest.peer)) else { return Ok(()) };
+        guests.limiter.check(ip, now).map_err(AdmissionError::TooSoon)?;
+        if is_stale { guests.stale.check(ip, now).map_err(AdmissionError::TooSoon) } else { Ok(()) }
     }
 
     /// Remembers how an inbound attempt went, and says so in the log.
@@ -225,7 +313,9 @@ impl Door {
             Ok(()) => {
                 self.know(guest.peer);
                 if let Some(ip) = guest.ip() {
-                    self.guests().limiter.succeeded(ip);
+                    let mut guests = self.guests();
+                    guests.limiter.succeeded(ip);
+                    guests.stale.succeeded(ip);
                 }
             }
             // No guess, and it may come thick and fast.
@@ -233,7 +323,11 @@ impl Door {
                 tracing::debug!(peer = %guest.peer, address = %guest.address, "not admitted: it {error}");
             }
             Err(error) => {
-                let wait = guest.ip().map(|ip| self.guests().limiter.failed(ip, Instant::now()));
+                self.note_version(guest, error);
+                let mut guests = self.guests();
+                let is_stale = matches!(error, AdmissionError::OtherEpoch { .. } | AdmissionError::Expired);
+                let limiter = if is_stale { &mut guests.stale } else { &mut guests.limiter };
+                let wait = guest.ip().map(|ip| limiter.failed(ip, Instant::now()));
                 tracing::warn!(
                     peer = %guest.peer, address = %guest.address, retry_after = ?wait, "refused a peer: it {error}"
                 );
@@ -244,7 +338,7 @@ impl Door {
 
 impl fmt::Debug for Door {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Door").field("mesh", &self.mesh).field("epoch", &self.epoch).finish_non_exhaustive()
+        f.debug_struct("Door").field("mesh", &self.mesh).field("epoch", &self.epoch()).finish_non_exhaustive()
     }
 }
 
@@ -300,7 +394,7 @@ where
             door.note(&guest, &outcome);
             outcome?;
             let info = muxer.protocol_info().next().unwrap_or_default();
-            muxer.upgrade_inbound(StallGuard::new(io, STALL), info).await.map_err(|_| AdmissionError::Closed)
+            muxer.upgrade_inbound(StallGuard::new(io), info).await.map_err(|_| AdmissionError::Closed)
         }
         .boxed()
     }
@@ -317,13 +411,18 @@ where
     fn upgrade_outbound(self, mut io: C, _: Self::Info) -> Self::Future {
         async move {
             let Self { door, guest, muxer } = self;
-            within(door.deadline, handshake::initiate(&door, &guest, &mut io)).await?;
-            door.know(guest.peer);
+            let outcome = within(door.deadline, handshake::initiate(&door, &guest, &mut io)).await;
+            door.note_outbound(&guest, outcome)?;
             let info = muxer.protocol_info().next().unwrap_or_default();
-            muxer.upgrade_outbound(StallGuard::new(io, STALL), info).await.map_err(|_| AdmissionError::Closed)
+            muxer.upgrade_outbound(StallGuard::new(io), info).await.map_err(|_| AdmissionError::Closed)
         }
         .boxed()
     }
+}
+
+/// Seconds since 1970.
+fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 async fn within(

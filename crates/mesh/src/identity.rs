@@ -72,6 +72,11 @@ pub fn to_libp2p(id: &PeerId) -> Option<libp2p::PeerId> {
     id.as_str().parse().ok()
 }
 
+/// `text` as a peer id, where it is one.
+pub fn check(text: &str) -> Option<PeerId> {
+    text.parse::<libp2p::PeerId>().ok().map(|id| from_libp2p(&id))
+}
+
 /// The id as the rest of the product has it.
 pub fn from_libp2p(id: &libp2p::PeerId) -> PeerId {
     PeerId::new(id.to_base58())

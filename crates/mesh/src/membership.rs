@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use libp2p::Multiaddr;
 use mesh_types::PeerId;
 use serde::{Deserialize, Serialize};
-use zeroize::{Zeroize as _, Zeroizing};
+use zeroize::{Zeroize, Zeroizing};
 
+use crate::admission::{MAX_PAST, supersedes};
 use crate::data_dir::{self, DataDir, DataDirError};
 use crate::token::{JoinToken, MeshId, Secret, TokenError, split_peer};
 
@@ -18,6 +19,7 @@ const VERSION: u32 = 1;
 /// Peers remembered at most, and addresses of each.
 const MAX_PEERS: usize = 256;
 const MAX_ADDRESSES: usize = 16;
+const MAX_BLOCKED: usize = 4096;
 
 /// A node's membership in one mesh.
 #[derive(Clone)]
@@ -29,6 +31,10 @@ pub struct Membership {
     /// Addresses without their `/p2p/` end, by peer.
     peers: BTreeMap<PeerId, Vec<Multiaddr>>,
     blocked: Vec<PeerId>,
+    /// Earlier epochs and their secrets, the newest last: for members that were away when it was replaced.
+    past: Vec<(u32, Secret)>,
+    /// The secret is an invitation, good until then (Unix seconds); a member that admits this node tells the mesh's own.
+    invited: Option<u64>,
     /// Whether this membership came from a token and no member has accepted it yet.
     unproven: bool,
 }
@@ -95,6 +101,8 @@ impl Membership {
             epoch: 1,
             peers: BTreeMap::new(),
             blocked: Vec::new(),
+            past: Vec::new(),
+            invited: None,
             unproven: false,
         };
         membership.save()?;
@@ -116,9 +124,12 @@ impl Membership {
             }
             // A member that rotated its secret since the token was made keeps the newer one.
             Some(present) if present.epoch > token.epoch => present,
+            // A member needs no invitation.
+            Some(present) if present.epoch == token.epoch && token.expires.is_some() => present,
             Some(present) => {
                 let unproven = present.secret != token.secret || present.epoch != token.epoch;
-                Self { secret: token.secret.clone(), epoch: token.epoch, unproven, ..present }
+                let (secret, epoch, invited) = (token.secret.clone(), token.epoch, token.expires);
+                Self { secret, epoch, invited, unproven, ..present }
             }
             None => Self {
                 path: dir.file(FILE),
@@ -127,6 +138,8 @@ impl Membership {
                 epoch: token.epoch,
                 peers: BTreeMap::new(),
                 blocked: Vec::new(),
+                past: Vec::new(),
+                invited: token.expires,
                 unproven: true,
             },
         };
@@ -159,6 +172,56 @@ impl Membership {
         self.peers.iter().map(|(peer, addresses)| (peer, addresses.as_slice()))
     }
 
+    /// Until when this node is invited; `None`: it has the mesh's secret.
+    pub(crate) fn invited(&self) -> Option<u64> {
+        self.invited
+    }
+
+    pub(crate) fn past(&self) -> &[(u32, Secret)] {
+        &self.past
+    }
+
+    /// Replaces the secret. Members stay.
+    pub(crate) fn rotate(&mut self) -> Result<(), getrandom::Error> {
+        self.renew(self.epoch.saturating_add(1), Secret::random()?);
+        Ok(())
+    }
+
+    /// Another member has replaced the secret, or tells it to who was invited. Returns whether that is news.
+    pub(crate) fn renew(&mut self, epoch: u32, secret: Secret) -> bool {
+        if self.invited.take().is_some() {
+            (self.epoch, self.secret, self.unproven) = (epoch, secret, false);
+            return true;
+        }
+        if !supersedes((epoch, &secret), (self.epoch, &self.secret)) {
+            return false;
+        }
+        let before = (self.epoch, std::mem::replace(&mut self.secret, secret));
+        self.past.push(before);
+        if self.past.len() > MAX_PAST {
+            self.past.remove(0);
+        }
+        self.epoch = epoch;
+        true
+    }
+
+    /// Refuses `peer` from now on. Returns whether that is news.
+    pub(crate) fn block(&mut self, peer: &PeerId) -> bool {
+        let is_news = !self.blocked.contains(peer) && self.blocked.len() < MAX_BLOCKED;
+        if is_news {
+            self.blocked.push(peer.clone());
+            self.peers.remove(peer);
+        }
+        is_news
+    }
+
+    /// Takes `peer` off the block list. Returns whether it was on it.
+    pub(crate) fn unblock(&mut self, peer: &PeerId) -> bool {
+        let before = self.blocked.len();
+        self.blocked.retain(|blocked| blocked != peer);
+        self.blocked.len() != before
+    }
+
     /// Peers that are refused, whatever they prove.
     pub fn blocked(&self) -> &[PeerId] {
         &self.blocked
@@ -186,9 +249,10 @@ impl Membership {
         }
     }
 
-    /// A member has accepted the secret: from now on this membership is kept. Returns whether that is news.
+    /// A member has accepted the secret: from now on this membership is kept, unless it is an invitation. Returns
+    /// whether that is news.
     pub(crate) fn proven(&mut self) -> bool {
-        std::mem::take(&mut self.unproven)
+        self.invited.is_none() && std::mem::take(&mut self.unproven)
     }
 
     /// Whether a member has accepted it, or this node founded the mesh.
@@ -223,6 +287,9 @@ struct Stored {
     peers: BTreeMap<PeerId, Vec<String>>,
     #[serde(default)]
     blocked: Vec<PeerId>,
+    /// Secrets in hexadecimal, by their epochs.
+    #[serde(default)]
+    past: BTreeMap<u32, String>,
 }
 
 impl From<&Membership> for Stored {
@@ -235,6 +302,7 @@ impl From<&Membership> for Stored {
             epoch: membership.epoch,
             peers: membership.peers.iter().map(|(peer, list)| (peer.clone(), texts(list))).collect(),
             blocked: membership.blocked.clone(),
+            past: membership.past.iter().map(|(epoch, secret)| (*epoch, hex::encode(secret.0))).collect(),
         }
     }
 }
@@ -242,6 +310,7 @@ impl From<&Membership> for Stored {
 impl Drop for Stored {
     fn drop(&mut self) {
         self.secret.zeroize();
+        self.past.values_mut().for_each(Zeroize::zeroize);
     }
 }
 
@@ -249,8 +318,7 @@ impl Stored {
     fn into_membership(mut self, path: PathBuf) -> Option<Membership> {
         let mut mesh = [0; 16];
         hex::decode_to_slice(&self.mesh_id, &mut mesh).ok()?;
-        let mut secret = Secret([0; 32]);
-        hex::decode_to_slice(&self.secret, &mut secret.0).ok()?;
+        let secret = secret_of(&self.secret)?;
         let addresses = |list: Vec<String>| list.iter().filter_map(|text| text.parse().ok()).collect();
         Some(Membership {
             path,
@@ -259,9 +327,17 @@ impl Stored {
             epoch: self.epoch,
             peers: std::mem::take(&mut self.peers).into_iter().map(|(peer, list)| (peer, addresses(list))).collect(),
             blocked: std::mem::take(&mut self.blocked),
+            past: self.past.iter().filter_map(|(epoch, text)| Some((*epoch, secret_of(text)?))).collect(),
+            invited: None,
             unproven: false,
         })
     }
+}
+
+fn secret_of(text: &str) -> Option<Secret> {
+    let mut secret = Secret([0; 32]);
+    hex::decode_to_slice(text, &mut secret.0).ok()?;
+    Some(secret)
 }
 
 #[cfg(test)]
@@ -296,6 +372,24 @@ mod tests {
         assert!(again.secret == first.secret);
         assert_eq!(again.peers, first.peers);
         assert!(!format!("{again:?}").contains(&hex::encode(again.secret.0)));
+    }
+
+    #[test]
+    fn a_replaced_secret_and_blocked_peers_are_kept() {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = data_dir(&parent, "a");
+        let mut membership = Membership::create_or_resume(&dir).unwrap();
+        let first = membership.secret.clone();
+        (0..10).for_each(|_| membership.rotate().unwrap());
+        assert!(!membership.renew(10, Secret([255; 32])), "not newer");
+        assert!(membership.renew(11, Secret([255; 32])) && !membership.renew(11, first.clone()), "one of two wins");
+        assert!(membership.block(&"bad".into()) && !membership.block(&"bad".into()));
+        membership.save().unwrap();
+        let mut kept = Membership::load(&dir).unwrap().unwrap();
+        assert_eq!((kept.epoch(), kept.past().len(), kept.past()[0].0), (11, MAX_PAST, 4));
+        assert!(kept.secret == membership.secret && kept.secret != first);
+        assert_eq!(kept.blocked(), [PeerId::from("bad")]);
+        assert!(kept.unblock(&"bad".into()) && kept.blocked().is_empty());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use libp2p::Multiaddr;
 use mesh_proto::v1;
@@ -29,11 +29,13 @@ mod dialer;
 mod grpc;
 mod joining;
 mod lan;
+mod left_out;
 pub(crate) mod links;
 mod membership_service;
 mod own;
 mod paths;
 mod reason;
+mod renewal;
 pub(crate) mod stall;
 mod state;
 mod swarm;
@@ -43,7 +45,7 @@ mod telling;
 pub(crate) mod tests;
 
 use links::Links;
-use state::{Core, Tasks};
+use state::{Core, Parts, Tasks};
 
 const COMMANDS: usize = 256;
 
@@ -128,6 +130,9 @@ pub enum MeshError {
         /// Why not.
         reason: String,
     },
+    /// The mesh's new secret could not be made or kept.
+    #[error("the token was not replaced: {0}")]
+    Rotate(String),
     /// The system's network facilities are not there.
     #[error("cannot start the network: {0}")]
     Network(#[from] std::io::Error),
@@ -139,7 +144,7 @@ impl MeshError {
         match self {
             Self::NoRoute(_) => ErrorClass::Unavailable,
             Self::Listen { .. } => ErrorClass::InvalidRequest,
-            Self::Network(_) => ErrorClass::Internal,
+            Self::Network(_) | Self::Rotate(_) => ErrorClass::Internal,
         }
     }
 
@@ -180,11 +185,12 @@ impl Mesh {
         let mut process = [0; 8];
         getrandom::fill(&mut process).map_err(|error| MeshError::Network(std::io::Error::other(error)))?;
         let agent = copies::agent(&config.version, u64::from_be_bytes(process));
-        let swarm = swarm::build(&config.identity, door, agent, move |task| _ = spawner.spawn(task))?;
+        let swarm = swarm::build(&config.identity, door.clone(), agent, move |task| _ = spawner.spawn(task))?;
         let swarm::Listening { swarm, address } = swarm::listen(swarm, config.listen).await?;
         let (commands, inbox) = mpsc::channel(COMMANDS);
         let searches_lan = config.searches_lan();
-        let core = Core::new(config, address, swarm::control(&swarm), Tasks::new(connections), commands);
+        let parts = Parts { control: swarm::control(&swarm), tasks: Tasks::new(connections), commands, door };
+        let core = Core::new(config, address, parts);
         core.tasks.own.spawn(swarm::Driver::new(core.clone(), swarm, inbox).run());
         let serving = core.clone();
         core.tasks.own.spawn(async move { serving.grpc.serve().await });
@@ -205,9 +211,11 @@ impl Mesh {
     /// May be dropped.
     pub async fn joined(&self, within: Duration) -> Result<(), MeshError> {
         self.core.joining.wait(within).await.map_err(MeshError::NoRoute)?;
-        // Who is told that it has joined can come back after a crash.
-        let _ = self.core.kept.subscribe().wait_for(|kept| *kept).await;
-        Ok(())
+        // Who is told that it has joined has the mesh's secret, and can come back after a crash.
+        let mut kept = self.core.kept.subscribe();
+        let keeping = tokio::time::timeout(within, kept.wait_for(|kept| *kept)).await;
+        let untold = "admitted, but nobody told this node the mesh's secret in time";
+        keeping.map(|_| ()).map_err(|_| MeshError::NoRoute(untold.to_owned()))
     }
 
     /// This node's id.
@@ -232,10 +240,50 @@ impl Mesh {
         }
     }
 
+    /// The same, with which others can join for so long, by the clocks of those who admit them. It does not hold the
+    /// mesh's secret: who has joined is told.
+    pub fn token_for(&self, valid: Duration) -> JoinToken {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // A token says whole seconds; it is good for no less than was asked.
+        let until = now.saturating_add(valid).as_millis().div_ceil(1000);
+        let until = u64::try_from(until).unwrap_or(u64::MAX);
+        let token = self.token();
+        JoinToken { expires: Some(until), secret: token.secret.invitation(until), ..token }
+    }
+
     /// A key for `purpose` that every member of this mesh derives alike, and nobody else can. Changes with the mesh's
     /// secret.
     pub fn derive_key(&self, purpose: &str) -> [u8; 32] {
         self.core.membership().secret().derive(purpose)
+    }
+
+    /// Replaces the mesh's secret: tokens made before stop working, and members stay, those that are away too. Returns
+    /// when it is on this node's disk; peers hear of it meanwhile.
+    ///
+    /// # Errors
+    /// Where the new secret cannot be made or kept; then the old one stays in force.
+    pub async fn rotate_token(&self) -> Result<(), MeshError> {
+        self.core.rotate().await
+    }
+
+    /// Keeps `peer` out from now on, whatever it proves, and closes its connections; connected peers do the same.
+    /// Returns whether that is news. Whoever has the present token can come back under another id: rotate it as well.
+    pub fn block(&self, peer: &PeerId) -> bool {
+        let is_news = self.core.block(peer);
+        self.core.tell_all(v1::RenewRequest { block: vec![peer.to_string()], ..Default::default() });
+        is_news
+    }
+
+    /// Lets `peer` in again, here and at connected peers. Returns whether it was kept out.
+    pub fn unblock(&self, peer: &PeerId) -> bool {
+        let is_news = self.core.unblock(peer);
+        self.core.tell_all(v1::RenewRequest { unblock: vec![peer.to_string()], ..Default::default() });
+        is_news
+    }
+
+    /// Peers that are kept out.
+    pub fn blocked(&self) -> Vec<PeerId> {
+        self.core.membership().blocked().to_vec()
     }
 
     /// Multiaddresses at which others can reach this node, `/p2p/` part included.
@@ -288,7 +336,7 @@ impl Mesh {
         let core = &self.core;
         let (said, table, closing) = (core.said.subscribe(), core.table.clone(), core.closing());
         let service = membership_service::Service { said, table, closing };
-        core.grpc.replace_routes(membership_service::routes(service, routes));
+        core.grpc.replace_routes(renewal::routes(core, membership_service::routes(service, routes)));
     }
 
     /// A gRPC channel to `peer`, which may be the local node. Cheap: one HTTP/2 connection a peer is kept, made on first
@@ -354,7 +402,9 @@ impl fmt::Debug for Mesh {
 /// What opens for the members of `membership`.
 fn door(identity: &Identity, membership: &Membership) -> Door {
     let secret = membership.secret().clone();
-    let credentials = Credentials { mesh: membership.mesh(), secret, epoch: membership.epoch() };
+    let past = membership.past().to_vec();
+    let (mesh, epoch, invited) = (membership.mesh(), membership.epoch(), membership.invited());
+    let credentials = Credentials { mesh, secret, epoch, invited, past };
     let door = Door::new(identity.keypair().public().to_peer_id(), credentials);
     membership.blocked().iter().filter_map(identity::to_libp2p).for_each(|peer| door.block(peer));
     membership.known_peers().filter_map(|(peer, _)| identity::to_libp2p(peer)).for_each(|peer| door.know(peer));

@@ -52,6 +52,11 @@ impl Secret {
         mac.update(purpose.as_bytes());
         mac.finalize().into_bytes().into()
     }
+
+    /// What a token holds that expires at `until`, in Unix seconds, instead of this secret.
+    pub(crate) fn invitation(&self, until: u64) -> Self {
+        Self(self.derive(&format!("mesh-node invitation until {until}")))
+    }
 }
 
 /// A decoded join token.
@@ -63,7 +68,7 @@ pub struct JoinToken {
     pub epoch: u32,
     /// When it stops being accepted, in Unix seconds.
     pub expires: Option<u64>,
-    /// What admission asks proof of.
+    /// What admission asks proof of: the mesh's secret or, in a token that expires, one for this expiry.
     pub secret: Secret,
     /// Where to begin: multiaddresses that end in `/p2p/…`.
     pub bootstrap: Vec<Multiaddr>,

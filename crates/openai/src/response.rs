@@ -221,12 +221,35 @@ pub struct ModelList {
     object: &'static str,
     /// The models, in the order shown.
     pub data: Vec<Model>,
+    #[serde(rename = "x-mesh", skip_serializing_if = "Option::is_none")]
+    mesh: Option<ListMeta>,
+}
+
+/// What a list of models says beyond those that answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct ListMeta {
+    loading: Vec<Loading>,
+}
+
+/// A model that does not answer yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Loading {
+    /// Its name.
+    pub id: String,
+    /// What is missing or going on, for people: by replica.
+    pub progress: Vec<String>,
 }
 
 impl ModelList {
     /// The list of `data`.
     pub fn new(data: Vec<Model>) -> Self {
-        Self { object: "list", data }
+        Self { object: "list", data, mesh: None }
+    }
+
+    /// The same, with models that do not answer yet.
+    #[must_use]
+    pub fn with_loading(self, loading: Vec<Loading>) -> Self {
+        Self { mesh: (!loading.is_empty()).then_some(ListMeta { loading }), ..self }
     }
 }
 
@@ -323,5 +346,9 @@ mod tests {
         assert_eq!(body["data"][0]["object"], "model");
         assert_eq!(body["data"][0]["created"], 7);
         assert_eq!(body["data"][0]["owned_by"], "mesh-node");
+        assert!(body.get("x-mesh").is_none());
+        let loading = Loading { id: "n".into(), progress: vec!["fetching: 1 MiB of 9 MiB".into()] };
+        let body = serde_json::to_value(ModelList::new(Vec::new()).with_loading(vec![loading])).unwrap();
+        assert_eq!(body["x-mesh"]["loading"][0]["id"], "n");
     }
 }

@@ -200,6 +200,7 @@ fn reason(peer: &PeerView, model: &ModelView) -> String {
     match peer.state {
         PeerState::Gone => format!("{name}, which served it, was lost"),
         PeerState::Leaving => format!("{name}, which served it, is leaving"),
+        PeerState::OtherVersion => format!("{name} speaks another version of the protocol"),
         PeerState::Joining | PeerState::Ready if model.detail.is_empty() => format!("{name} is not ready"),
         PeerState::Joining | PeerState::Ready => model.detail.clone(),
     }

@@ -11,9 +11,11 @@ use mesh_engine::codec::{Limits, Message};
 use mesh_types::{PeerId, StageId};
 use quinn::{Connection, ConnectionError, Incoming, RecvStream, SendStream, VarInt};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use crate::doorstep::Doorstep;
 use crate::error::TransportError;
 use crate::peers::{Peer, Peers};
 use crate::returns::{Return, Returns};
@@ -61,6 +63,7 @@ pub(crate) struct Inner {
     gate: Arc<dyn Gate>,
     pub(crate) directory: OnceLock<Arc<dyn StageDirectory>>,
     peers: Peers,
+    doorstep: Doorstep,
     pub(crate) returns: Returns,
     stop: CancellationToken,
     tasks: TaskTracker,
@@ -81,6 +84,7 @@ impl Endpoint {
             gate,
             directory: OnceLock::new(),
             peers: Peers::default(),
+            doorstep: Doorstep::default(),
             returns: Returns::default(),
             stop: stop.clone(),
             tasks: TaskTracker::new(),
@@ -258,8 +262,10 @@ impl Inner {
 /// Takes connections until the endpoint is closed.
 async fn accept(inner: Arc<Inner>) {
     while let Some(incoming) = inner.quinn.accept().await {
-        let open = inner.quinn.open_connections();
-        if open >= MAX_CONNECTIONS {
+        let (open, ip) = (inner.quinn.open_connections(), incoming.remote_address().ip());
+        let welcome_there = || inner.peers.has_one_at(ip) || inner.doorstep.may_come(ip, Instant::now());
+        if open >= MAX_CONNECTIONS || !welcome_there() {
+            tracing::debug!(%ip, "turned a stage connection away before its handshake");
             incoming.refuse();
         } else if open >= BUSY && !incoming.remote_address_validated() && incoming.may_retry() {
             // Fails only where `may_retry` is false.
@@ -276,6 +282,7 @@ async fn welcome(inner: Arc<Inner>, incoming: Incoming) {
     let Ok(Ok(connection)) = tokio::time::timeout(OPEN_DEADLINE, incoming).await else { return };
     let Some(id) = tls::peer_of(&connection).filter(|id| inner.gate.admits(id)) else {
         tracing::warn!(%from, "refused a stage connection from a peer that is not admitted");
+        inner.doorstep.refused(from.ip(), Instant::now());
         connection.close(CLOSE_NOT_ADMITTED, b"not admitted");
         return;
     };

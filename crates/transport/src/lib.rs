@@ -18,6 +18,7 @@
 //! Start with [`Endpoint`], then [`RemoteChain`].
 #![forbid(unsafe_code)]
 
+mod doorstep;
 mod ending;
 mod endpoint;
 mod error;

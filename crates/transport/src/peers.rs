@@ -5,6 +5,7 @@
 //! peer.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mesh_types::PeerId;
@@ -47,6 +48,11 @@ impl Peers {
 
     pub(crate) fn live(&self, id: &PeerId) -> Option<Arc<Peer>> {
         self.table().get(id).and_then(Entry::live).cloned()
+    }
+
+    /// Whether an admitted peer is connected from `ip`.
+    pub(crate) fn has_one_at(&self, ip: IpAddr) -> bool {
+        self.table().values().filter_map(Entry::live).any(|peer| peer.connection.remote_address().ip() == ip)
     }
 
     pub(crate) fn dialling(&self, id: &PeerId) -> Arc<tokio::sync::Mutex<()>> {

@@ -78,6 +78,8 @@ pub enum PeerState {
     Leaving,
     /// Was here, and its connection is lost.
     Gone,
+    /// Speaks another version of the protocol, and so is no member: one of the two has to be updated.
+    OtherVersion,
 }
 
 /// A model at the stage-0 node that serves it.

@@ -28,6 +28,8 @@ async fn the_models_that_answer_are_listed() {
     assert_eq!(list["object"], "list");
     let ids: Vec<_> = list["data"].as_array().unwrap().iter().map(|model| model["id"].clone()).collect();
     assert_eq!(ids, ["m", "org/other"]);
+    let loading = json!([{"id": "loading", "progress": ["beta: waiting for 1 more node"]}]);
+    assert_eq!(list["x-mesh"]["loading"], loading);
     let replica = json!({"stages": [{"node": "alpha", "layers": "0-14"}, {"node": "beta", "layers": "15-29"}]});
     let how = json!({
         "context": 2048, "layers": 30, "tools": "native (hermes)", "replicas": [replica, replica], "scripted": true,
@@ -39,7 +41,7 @@ async fn the_models_that_answer_are_listed() {
     assert_eq!(served.ask(get("/v1/models/org%2Fother")).await.json()["id"], "org/other");
     assert_eq!(served.ask(get("/v1/models/nope")).await.error().0, 404);
     let loading = served.ask(get("/v1/models/loading")).await;
-    assert_eq!(loading.error().0, 503);
+    assert_eq!((loading.error().0, loading.header("retry-after")), (503, "5"));
     assert!(loading.body.contains("waiting for 1 more node"));
 }
 

@@ -70,7 +70,7 @@ pub(super) fn named<T>(mesh: &Mesh, request: &Request<T>) -> Result<Option<Remot
 /// Where there is none, or more than one.
 pub(super) fn find(mesh: &Mesh, target: &str) -> Result<PeerView, Status> {
     let view = mesh.view().borrow().clone();
-    let here = |peer: &&PeerView| peer.state != PeerState::Gone;
+    let here = |peer: &&PeerView| !matches!(peer.state, PeerState::Gone | PeerState::OtherVersion);
     let is_it = |peer: &&PeerView| peer.name == target || peer.id.as_str() == target;
     let found: Vec<&PeerView> = view.peers.iter().filter(here).filter(is_it).collect();
     match found.as_slice() {

@@ -213,6 +213,7 @@ fn peer(record: PeerRecord) -> v1::Peer {
         PeerState::Ready => "ready",
         PeerState::Leaving => "leaving",
         PeerState::Gone => "gone",
+        PeerState::OtherVersion => "other version",
     };
     v1::Peer {
         status: Some(record.status),

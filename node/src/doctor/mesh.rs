@@ -79,6 +79,12 @@ fn numbers(version: &str) -> Vec<u64> {
 }
 
 fn absent(peer: &PeerView) -> Finding {
+    if peer.state == PeerState::OtherVersion {
+        let what =
+            format!("a node of another version, which speaks {}, wants to connect and is left out", peer.version);
+        let advice = "update the older one of the two";
+        return Finding::bad(Check::Version, peer.name.as_str(), State::Warning, (what, advice));
+    }
     let (what, state) = match peer.state {
         PeerState::Joining => ("it is connected and has not said yet what it offers", State::Warning),
         PeerState::Leaving => ("it is leaving the mesh", State::Warning),

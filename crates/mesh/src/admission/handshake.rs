@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! both       Hello      "meshnode" | u16 lowest version | u16 highest version      frozen for ever
-//! initiator  Open       nonce [32] | tag of the mesh id [32] | u32 epoch
+//! initiator  Open       nonce [32] | tag of the mesh id [32] | u32 epoch [| u64 until when it is invited]
 //! responder  Challenge  nonce [32]
 //! initiator  Proof      HMAC [32]
 //! responder  Proof      HMAC [32]
@@ -23,7 +23,9 @@ use libp2p::PeerId;
 use sha2::Sha256;
 use subtle::ConstantTimeEq as _;
 
+use super::secrets::Key;
 use super::{AdmissionError, Door, Guest, Refusal, Versions};
+use crate::token::Secret;
 
 const MAGIC: &[u8; 8] = b"meshnode";
 
@@ -37,6 +39,11 @@ const WRONG_SECRET: u8 = 2;
 const OTHER_EPOCH: u8 = 3;
 const BLOCKED: u8 = 4;
 const TOO_SOON: u8 = 5;
+const EXPIRED: u8 = 6;
+
+const WRONG_LENGTH: AdmissionError = AdmissionError::Malformed("a message of the wrong length");
+/// After so long a node that was only invited has been told the mesh's secret.
+const GUEST_PAUSE: Duration = Duration::from_secs(1);
 
 type Bytes32 = [u8; 32];
 type Outcome<T = ()> = Result<T, AdmissionError>;
@@ -51,6 +58,8 @@ enum Role {
 /// What both proofs are bound to.
 struct Transcript<'a> {
     door: &'a Door,
+    epoch: u32,
+    secret: Secret,
     initiator: PeerId,
     responder: PeerId,
     initiator_nonce: Bytes32,
@@ -62,10 +71,14 @@ pub(super) async fn initiate<C: AsyncRead + AsyncWrite + Unpin>(door: &Door, gue
     door.check_blocked(&guest.peer)?;
     hello(door, io).await?;
     let nonce = nonce()?;
-    let open = [&nonce[..], &mesh_tag(door, &nonce, door.local, guest.peer), &door.epoch.to_be_bytes()].concat();
+    let Key { epoch, secret, invited } = door.secrets().for_dialling(&guest.peer);
+    let mut open = [&nonce[..], &mesh_tag(door, &nonce, door.local, guest.peer), &epoch.to_be_bytes()].concat();
+    open.extend(invited.iter().flat_map(|until| until.to_be_bytes()));
     send(io, OPEN, &open).await?;
     let transcript = Transcript {
         door,
+        epoch,
+        secret,
         initiator: door.local,
         responder: guest.peer,
         initiator_nonce: nonce,
@@ -91,18 +104,27 @@ pub(super) async fn respond<C: AsyncRead + AsyncWrite + Unpin>(door: &Door, gues
 }
 
 async fn respond_to_open<C: AsyncRead + AsyncWrite + Unpin>(door: &Door, guest: &Guest, io: &mut C) -> Outcome {
-    let open: [u8; 68] = receive(io, OPEN).await?;
-    let (initiator_nonce, tag, epoch) = split_open(&open).ok_or(AdmissionError::Malformed("a short opening"))?;
+    let open = receive_any(io, OPEN).await?;
+    let Open { nonce: initiator_nonce, tag, epoch, invited } = Open::read(&open).ok_or(WRONG_LENGTH)?;
     door.check_blocked(&guest.peer)?;
-    door.check_pace(&guest.peer, guest.ip())?;
+    if door.secrets().is_guest() {
+        // It has to be told the mesh's secret first, by a member that it dials.
+        return Err(AdmissionError::TooSoon(GUEST_PAUSE));
+    }
+    door.check_pace(guest, epoch)?;
     if !same(&tag, &mesh_tag(door, &initiator_nonce, guest.peer, door.local)) {
         return Err(AdmissionError::WrongMesh);
     }
-    if epoch != door.epoch {
-        return Err(AdmissionError::OtherEpoch { theirs: epoch, ours: door.epoch });
-    }
-    let transcript =
-        Transcript { door, initiator: guest.peer, responder: door.local, initiator_nonce, responder_nonce: nonce()? };
+    let secret = door.secret_of(epoch, invited, &guest.peer)?;
+    let transcript = Transcript {
+        door,
+        epoch,
+        secret,
+        initiator: guest.peer,
+        responder: door.local,
+        initiator_nonce,
+        responder_nonce: nonce()?,
+    };
     send(io, CHALLENGE, &transcript.responder_nonce).await?;
     let proof: Bytes32 = receive(io, PROOF).await?;
     transcript.check(Role::Initiator, &proof)?;
@@ -133,13 +155,13 @@ async fn hello<C: AsyncRead + AsyncWrite + Unpin>(door: &Door, io: &mut C) -> Ou
 
 impl Transcript<'_> {
     fn mac(&self, role: Role) -> Hmac<Sha256> {
-        let mut mac = keyed(&self.door.secret.0);
+        let mut mac = keyed(&self.secret.0);
         mac.update(match role {
             Role::Initiator => b"mesh-node admission 1 initiator",
             Role::Responder => b"mesh-node admission 1 responder",
         });
         mac.update(&self.door.mesh.0);
-        mac.update(&self.door.epoch.to_be_bytes());
+        mac.update(&self.epoch.to_be_bytes());
         for peer in [self.initiator, self.responder] {
             let id = peer.to_bytes();
             mac.update(&(id.len() as u32).to_be_bytes());
@@ -185,10 +207,26 @@ fn nonce() -> Outcome<Bytes32> {
     Ok(nonce)
 }
 
-fn split_open(open: &[u8; 68]) -> Option<(Bytes32, Bytes32, u32)> {
-    let (nonce, rest) = open.split_first_chunk::<32>()?;
-    let (tag, epoch) = rest.split_first_chunk::<32>()?;
-    Some((*nonce, *tag, u32::from_be_bytes(epoch.try_into().ok()?)))
+/// What the dialling side begins with: 68 bytes, and 8 more for an invitation.
+struct Open {
+    nonce: Bytes32,
+    tag: Bytes32,
+    epoch: u32,
+    /// Until when it is invited, in Unix seconds.
+    invited: Option<u64>,
+}
+
+impl Open {
+    fn read(open: &[u8]) -> Option<Self> {
+        let (nonce, rest) = open.split_first_chunk::<32>()?;
+        let (tag, rest) = rest.split_first_chunk::<32>()?;
+        let (epoch, rest) = rest.split_first_chunk::<4>()?;
+        let invited = match rest {
+            [] => None,
+            until => Some(u64::from_be_bytes(until.try_into().ok()?)),
+        };
+        Some(Self { nonce: *nonce, tag: *tag, epoch: u32::from_be_bytes(*epoch), invited })
+    }
 }
 
 async fn send<C: AsyncWrite + Unpin>(io: &mut C, kind: u8, payload: &[u8]) -> Outcome {
@@ -200,6 +238,11 @@ async fn send<C: AsyncWrite + Unpin>(io: &mut C, kind: u8, payload: &[u8]) -> Ou
 
 /// The payload of the next message, which has to be of this kind and length.
 async fn receive<C: AsyncRead + Unpin, const N: usize>(io: &mut C, expected: u8) -> Outcome<[u8; N]> {
+    receive_any(io, expected).await?.try_into().map_err(|_| WRONG_LENGTH)
+}
+
+/// The payload of the next message, which has to be of this kind.
+async fn receive_any<C: AsyncRead + Unpin>(io: &mut C, expected: u8) -> Outcome<Vec<u8>> {
     let mut head = [0; 2];
     io.read_exact(&mut head).await.map_err(closed)?;
     let mut payload = [0; 255];
@@ -211,7 +254,7 @@ async fn receive<C: AsyncRead + Unpin, const N: usize>(io: &mut C, expected: u8)
     if head[0] != expected {
         return Err(AdmissionError::Malformed("a message out of turn"));
     }
-    (&*payload).try_into().map_err(|_| AdmissionError::Malformed("a message of the wrong length"))
+    Ok(payload.to_vec())
 }
 
 fn encode_refusal(refusal: Refusal) -> [u8; 5] {
@@ -220,6 +263,7 @@ fn encode_refusal(refusal: Refusal) -> [u8; 5] {
         Refusal::WrongSecret => (WRONG_SECRET, 0),
         Refusal::OtherEpoch(epoch) => (OTHER_EPOCH, epoch),
         Refusal::Blocked => (BLOCKED, 0),
+        Refusal::Expired => (EXPIRED, 0),
         Refusal::TooSoon(wait) => (TOO_SOON, u32::try_from(wait.as_millis()).unwrap_or(u32::MAX)),
         Refusal::Other(code) => (code, 0),
     };
@@ -236,6 +280,7 @@ fn decode_refusal(payload: &[u8]) -> Refusal {
         WRONG_SECRET => Refusal::WrongSecret,
         OTHER_EPOCH => Refusal::OtherEpoch(detail),
         BLOCKED => Refusal::Blocked,
+        EXPIRED => Refusal::Expired,
         TOO_SOON => Refusal::TooSoon(Duration::from_millis(detail.into())),
         other => Refusal::Other(other),
     }

@@ -17,7 +17,13 @@ struct Node {
 
 fn node(mesh: u8, secret: u8) -> Node {
     let peer = PeerId::random();
-    let credentials = Credentials { mesh: MeshId([mesh; 16]), secret: Secret([secret; 32]), epoch: 1 };
+    let credentials = Credentials {
+        mesh: MeshId([mesh; 16]),
+        secret: Secret([secret; 32]),
+        epoch: 1,
+        invited: None,
+        past: Vec::new(),
+    };
     Node { door: Door::new(peer, credentials).with(VERSIONS, PATIENCE), peer }
 }
 
@@ -52,7 +58,7 @@ async fn meet(guest: &Node, host: &Node) -> (Outcome, Outcome) {
     let dialling = async {
         let outcome = within(guest.door.deadline, handshake::initiate(&guest.door, &guest_sees, &mut near)).await;
         drop(near);
-        outcome
+        guest.door.note_outbound(&guest_sees, outcome)
     };
     let listening = async {
         let outcome = respond(host, &host_sees, &mut far).await;
@@ -74,8 +80,8 @@ async fn each_refusal_is_named_on_both_sides() {
     assert_eq!(meet(&node(1, 2), &host()).await, (refused(Refusal::WrongSecret), Err(AdmissionError::WrongSecret)));
     assert_eq!(meet(&node(2, 1), &host()).await, (refused(Refusal::WrongMesh), Err(AdmissionError::WrongMesh)));
 
-    let mut late = node(1, 1);
-    late.door.epoch = 7;
+    let late = node(1, 1);
+    late.door.renew(7, Secret([1; 32]));
     let expected = (refused(Refusal::OtherEpoch(1)), Err(AdmissionError::OtherEpoch { theirs: 7, ours: 1 }));
     assert_eq!(meet(&late, &host()).await, expected);
 
@@ -88,11 +94,89 @@ async fn each_refusal_is_named_on_both_sides() {
 }
 
 #[tokio::test]
+async fn old_tokens_stop_and_members_stay_when_the_secret_is_replaced() {
+    let (host, member, stranger) = (node(1, 1), node(1, 1), node(1, 1));
+    assert_eq!(meet(&member, &host).await, (Ok(()), Ok(())));
+    host.door.renew(2, Secret([2; 32]));
+    host.door.renew(1, Secret([9; 32]));
+    let refused = Err(AdmissionError::Refused(Refusal::OtherEpoch(2)));
+    assert_eq!(meet(&stranger, &host).await, (refused, Err(AdmissionError::OtherEpoch { theirs: 1, ours: 2 })));
+    assert_eq!(meet(&member, &host).await, (Ok(()), Ok(())), "it was away and comes back with the old secret");
+
+    // The other way round the one that is ahead finds out that the member is behind, and meets it there at once.
+    let old = node(1, 1);
+    host.door.know(old.peer);
+    assert_eq!(meet(&host, &old).await.0, Err(AdmissionError::Behind(1)));
+    assert_eq!(meet(&host, &old).await, (Ok(()), Ok(())));
+
+    // Who has learned the new secret is not held up by what it, or another at its address, tried before.
+    stranger.door.renew(2, Secret([2; 32]));
+    assert_eq!(meet(&stranger, &host).await, (Ok(()), Ok(())));
+    let guesser = node(1, 3);
+    guesser.door.renew(2, Secret([3; 32]));
+    assert_eq!(meet(&guesser, &host).await.1, Err(AdmissionError::WrongSecret));
+}
+
+#[tokio::test]
+async fn old_tokens_are_slowed_down_among_themselves() {
+    let (host, stranger) = (node(1, 1), node(1, 1));
+    host.door.renew(2, Secret([2; 32]));
+    let refused = Err(AdmissionError::OtherEpoch { theirs: 1, ours: 2 });
+    assert_eq!(meet(&stranger, &host).await.1, refused);
+    assert!(matches!(meet(&stranger, &host).await.1, Err(AdmissionError::TooSoon(_))));
+    let member = node(1, 1);
+    member.door.renew(2, Secret([2; 32]));
+    assert_eq!(meet(&member, &host).await, (Ok(()), Ok(())), "its neighbour's old token is not its own");
+}
+
+#[tokio::test]
+async fn an_invitation_is_good_until_it_expires_and_for_nothing_else() {
+    let host = node(1, 1);
+    let guest = |secret: Secret, invited: u64| {
+        let peer = PeerId::random();
+        let credentials = Credentials { mesh: MeshId([1; 16]), secret, epoch: 1, invited: Some(invited), past: vec![] };
+        Node { door: Door::new(peer, credentials).with(VERSIONS, PATIENCE), peer }
+    };
+    let (soon, past) = (unix_now() + 60, unix_now() - 1);
+    let invited = guest(Secret([1; 32]).invitation(soon), soon);
+    assert_eq!(meet(&invited, &host).await, (Ok(()), Ok(())));
+    assert!(matches!(meet(&host, &invited).await.1, Err(AdmissionError::TooSoon(_))), "it can tell nobody yet");
+    invited.door.renew(1, Secret([1; 32]));
+    assert_eq!(meet(&host, &invited).await, (Ok(()), Ok(())), "now it has the mesh's own");
+
+    let late = guest(Secret([1; 32]).invitation(past), past);
+    let refused = Err(AdmissionError::Refused(Refusal::Expired));
+    assert_eq!(meet(&late, &host).await, (refused, Err(AdmissionError::Expired)));
+    let liar = guest(Secret([1; 32]).invitation(past), soon);
+    assert_eq!(node_with(&host, &liar).await, Err(AdmissionError::WrongSecret));
+}
+
+/// How it ends for a host with a clean slate, of the same secret as `host`.
+async fn node_with(host: &Node, guest: &Node) -> Outcome {
+    let secret = host.door.secrets().of(1, false).unwrap();
+    let credentials = Credentials { mesh: MeshId([1; 16]), secret, epoch: 1, invited: None, past: Vec::new() };
+    let host = Node { door: Door::new(host.peer, credentials).with(VERSIONS, PATIENCE), peer: host.peer };
+    meet(guest, &host).await.1
+}
+
+#[tokio::test]
+async fn who_is_unblocked_may_come_again() {
+    let (guest, host) = (node(1, 1), node(1, 1));
+    host.door.know(guest.peer);
+    host.door.block(guest.peer);
+    assert_eq!(meet(&guest, &host).await.1, Err(AdmissionError::Blocked));
+    host.door.unblock(&guest.peer);
+    assert_eq!(meet(&guest, &host).await, (Ok(()), Ok(())));
+}
+
+#[tokio::test]
 async fn other_versions_are_named() {
     let (old, new) = (node(1, 1), node(1, 1).with(2..=3, PATIENCE));
     let (at_old, at_new) = meet(&old, &new).await;
     assert_eq!(at_old.unwrap_err().to_string(), "speaks protocol 2 to 3, this node speaks 1");
     assert_eq!(at_new.unwrap_err().to_string(), "speaks protocol 1, this node speaks 2 to 3");
+    let met = |node: &Node| node.door.foreigners_at(Instant::now()).into_iter().map(|f| f.peer).collect::<Vec<_>>();
+    assert_eq!((met(&old), met(&new)), (vec![new.peer], vec![old.peer]), "each has seen the other");
     let both = node(1, 1).with(1..=2, PATIENCE);
     assert_eq!(meet(&both, &old).await, (Ok(()), Ok(())), "a newer program still speaks to an older");
 }

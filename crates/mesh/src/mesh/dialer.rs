@@ -101,6 +101,20 @@ impl Dialer {
         }
     }
 
+    /// Whoever is waited for is due now.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        for target in self.targets.values_mut() {
+            if let Phase::Waiting(due) = &mut target.phase {
+                *due = (*due).min(now);
+            }
+        }
+    }
+
+    /// Wants `peer` no more.
+    pub(super) fn forget(&mut self, peer: &PeerId) {
+        self.targets.remove(peer);
+    }
+
     /// A direct connection to `peer` stands, whoever dialled.
     pub(super) fn connected(&mut self, peer: PeerId, address: Option<Multiaddr>, now: Instant) {
         let target = self.add(peer, address.into_iter().collect(), now, now);
@@ -257,6 +271,8 @@ mod tests {
         dialer.due(now + FIRST_PAUSE);
         dialer.failed(high, Some(Duration::from_secs(7)), now);
         assert_eq!(dialer.next_due(), Some(now + Duration::from_secs(7)), "it was asked to wait");
+        dialer.hurry(now);
+        assert_eq!(dialer.next_due(), Some(now));
     }
 
     #[test]

@@ -110,7 +110,7 @@ pub(super) async fn watch(core: Arc<Core>, peer: PeerId, presence: CancellationT
     }
 }
 
-async fn watch_once(core: &Core, peer: &PeerId) -> Result<(), Status> {
+async fn watch_once(core: &Arc<Core>, peer: &PeerId) -> Result<(), Status> {
     let mut client = MembershipClient::new(core.channel(peer)).max_decoding_message_size(MAX_UPDATE_BYTES);
     let mut updates = client.watch(v1::WatchRequest {}).await?.into_inner();
     core.table().watches(peer);

@@ -24,6 +24,7 @@ impl Core {
             speed: said.speed.map(Into::into),
             draining: said.draining,
             copied: local.copied.clone(),
+            epoch: self.epoch(),
             ..self.named(local)
         };
         telling::fit(&mut status);

@@ -25,7 +25,8 @@ use super::reason::Reason;
 use super::swarm::{Command, Source};
 use super::table::{self, Table};
 use super::telling::Said;
-use super::{Config, LocalStatus, membership_service};
+use super::{Config, LocalStatus, membership_service, renewal};
+use crate::admission::Door;
 use crate::{Membership, address, identity};
 
 /// How long calls of peers may go on after shutdown began.
@@ -50,7 +51,16 @@ pub(super) struct Core {
     pub(super) links: Arc<Links>,
     pub(super) grpc: Grpc,
     pub(super) commands: mpsc::Sender<Command>,
+    pub(super) door: Arc<Door>,
     pub(super) tasks: Tasks,
+}
+
+/// What the core and the swarm's task have in common.
+pub(super) struct Parts {
+    pub(super) control: libp2p_stream::Control,
+    pub(super) tasks: Tasks,
+    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) door: Arc<Door>,
 }
 
 /// What this node knows of itself.
@@ -85,20 +95,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Core {
-    pub(super) fn new(
-        config: Config,
-        listen: SocketAddr,
-        control: libp2p_stream::Control,
-        tasks: Tasks,
-        commands: mpsc::Sender<Command>,
-    ) -> Arc<Self> {
+    pub(super) fn new(config: Config, listen: SocketAddr, parts: Parts) -> Arc<Self> {
+        let Parts { control, tasks, commands, door } = parts;
         let id = config.identity.id().clone();
         let (said, watched) = watch::channel(None);
         let table = Arc::new(Mutex::new(Table::default()));
         let links = Arc::new(Links::new(control));
         let service = Service { said: watched, table: table.clone(), closing: tasks.grpc.closing.clone() };
         let routes = membership_service::routes(service, Default::default());
-        let grpc = Grpc::new(id.clone(), links.clone(), tasks.grpc.clone(), routes);
+        let grpc = Grpc::new(id.clone(), links.clone(), tasks.grpc.clone(), routes.clone());
         let joining = Joining::new(&config.membership, config.searches_lan());
         let core = Arc::new(Self {
             name: config.name,
@@ -115,9 +120,11 @@ impl Core {
             links,
             grpc,
             commands,
+            door,
             tasks,
             id,
         });
+        core.grpc.replace_routes(renewal::routes(&core, routes));
         core.addresses_changed();
         core
     }
@@ -175,6 +182,7 @@ impl Core {
         self.table().connected(&peer, address);
         self.joining.connected();
         self.changed();
+        self.ask_if_invited(&peer);
         self.tasks.own.spawn(membership_service::watch(self.clone(), peer, presence));
     }
 
@@ -209,11 +217,15 @@ impl Core {
     }
 
     /// `peer` says what it is, and whom it knows.
-    pub(super) fn heard(&self, peer: &PeerId, update: v1::Update) {
+    pub(super) fn heard(self: &Arc<Self>, peer: &PeerId, update: v1::Update) {
         let addresses = update.status.as_ref().map(|status| parse_addresses(&status.addresses)).unwrap_or_default();
+        let epoch = update.status.as_ref().map(|status| status.epoch);
         let others = update.peers.clone();
         if !self.table().heard(peer, update, Instant::now()) {
             return;
+        }
+        if let Some(epoch) = epoch {
+            self.tell_if_behind(peer, epoch);
         }
         self.learn(peer, addresses.clone(), Source::Itself);
         for other in others.iter().take(table::MAX_ITEMS).filter(|other| other.peer_id != self.id.as_str()) {
@@ -263,9 +275,25 @@ impl Core {
 
     /// Passes on where a peer is. Where the swarm is too busy to hear it, the next status says it again.
     pub(super) fn learn(&self, peer: &PeerId, addresses: Vec<Multiaddr>, source: Source) {
+        if self.membership().blocked().contains(peer) {
+            return;
+        }
         let Some(peer) = identity::to_libp2p(peer).filter(|_| !addresses.is_empty()) else { return };
         if self.commands.try_send(Command::Learn { peer, addresses, source }).is_err() {
             tracing::debug!(%peer, "no room to remember where a peer is");
+        }
+    }
+
+    /// Which secret this node has; 0: none, it was only invited.
+    pub(super) fn epoch(&self) -> u32 {
+        let membership = self.membership();
+        if membership.invited().is_some() { 0 } else { membership.epoch() }
+    }
+
+    /// A peer of another protocol version was met, perhaps.
+    pub(super) fn sees_foreigners(&self) {
+        if self.table().leave_out(self.door.foreigners_at(Instant::now())) {
+            self.changed();
         }
     }
 
@@ -280,6 +308,7 @@ impl Core {
             expired.iter().for_each(|peer| self.grpc.forget(peer));
             self.changed();
         }
+        self.sees_foreigners();
     }
 
     /// Makes the view, and what peers hear, anew.

@@ -25,9 +25,10 @@ use super::{Core, MeshError};
 use crate::admission::{Admit, Door};
 use crate::{address, identity};
 
-/// A silent peer is noticed after one interval and one timeout.
+/// Both sides ping, so that neither is silent for longer. Who is gone is noticed by that ([`super::stall`]).
 const PING_INTERVAL: Duration = Duration::from_secs(3);
-const PING_TIMEOUT: Duration = Duration::from_secs(8);
+/// An answer may have to wait behind other data; but a peer that never answers, and says other things, is broken.
+const PING_TIMEOUT: Duration = Duration::from_secs(60);
 /// For connecting and encryption; admission has its own.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
 const LISTEN_DEADLINE: Duration = Duration::from_secs(5);
@@ -54,6 +55,10 @@ pub(super) struct Behaviour {
 pub(super) enum Command {
     /// Others, or the peer itself, say where `peer` is.
     Learn { peer: PeerId, addresses: Vec<Multiaddr>, source: Source },
+    /// Closes all connections to `peer`, and dials it no more.
+    Drop(PeerId),
+    /// Dials everybody that is away at once: what kept them from admitting this node may be over.
+    Hurry,
     /// Closes every connection, answers, and ends.
     Close(oneshot::Sender<()>),
 }
@@ -189,6 +194,11 @@ impl Driver {
                 event = self.swarm.select_next_some() => self.on_event(event),
                 command = self.commands.recv() => match command {
                     Some(Command::Learn { peer, addresses, source }) => self.learn(peer, addresses, &source),
+                    Some(Command::Drop(peer)) => {
+                        self.dialer.forget(&peer);
+                        let _ = self.swarm.disconnect_peer_id(peer);
+                    }
+                    Some(Command::Hurry) => self.dialer.hurry(Instant::now()),
                     Some(Command::Close(done)) => break Some(done),
                     None => break None,
                 },
@@ -279,6 +289,7 @@ impl Driver {
             }
             SwarmEvent::OutgoingConnectionError { peer_id: Some(peer), error, .. } => self.on_dial_error(peer, &error),
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
+                self.core.sees_foreigners();
                 tracing::debug!(address = %send_back_addr, %error, "an inbound connection failed");
             }
             SwarmEvent::Behaviour(BehaviourEvent::Identify(identify::Event::Received {
@@ -309,6 +320,7 @@ impl Driver {
 
     fn on_dial_error(&mut self, peer: PeerId, error: &DialError) {
         let reasons = reason::of_dial(error);
+        self.core.sees_foreigners();
         for (address, reason) in &reasons {
             tracing::debug!(%peer, %address, %reason, "dialling failed");
         }

@@ -9,7 +9,9 @@ use mesh_types::{ByteSize, MeshView, PeerId, PeerState, PeerView};
 use tokio::time::Instant;
 
 use super::PeerRecord;
+use super::left_out::LeftOut;
 use super::telling::Link;
+use crate::admission::Foreigner;
 
 #[cfg(test)]
 mod tests;
@@ -32,6 +34,7 @@ pub(super) struct Table {
     /// The peers that others are told of, by the number of the last change.
     news: BTreeMap<u64, PeerId>,
     version: u64,
+    left_out: LeftOut,
 }
 
 struct Entry {
@@ -69,6 +72,7 @@ struct Heard {
 impl Table {
     /// The first connection to `peer` stands; `address` is where it was dialled.
     pub(super) fn connected(&mut self, peer: &PeerId, address: Option<Multiaddr>) {
+        self.left_out.admit(peer);
         let entry = self.peers.entry(peer.clone()).or_insert_with(|| Entry {
             address: None,
             status: None,
@@ -193,12 +197,24 @@ impl Table {
 
     /// When the next peer is to be dropped.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
-        self.peers.values().filter_map(|entry| entry.gone).min().map(|gone| gone + GONE_FOR)
+        let gone = self.peers.values().filter_map(|entry| entry.gone).min().map(|gone| gone + GONE_FOR);
+        gone.into_iter().chain(self.left_out.next_expiry()).min()
+    }
+
+    /// These are of other protocol versions. Returns whether that is news for people.
+    pub(super) fn leave_out(&mut self, foreigners: Vec<Foreigner>) -> bool {
+        self.left_out.replace(foreigners)
+    }
+
+    /// Connected peers.
+    pub(super) fn present(&self) -> Vec<PeerId> {
+        self.peers.iter().filter(|(_, entry)| entry.gone.is_none()).map(|(peer, _)| peer.clone()).collect()
     }
 
     /// The view: `local` first, the others by name and id.
     pub(super) fn view(&self, local: PeerView) -> MeshView {
-        let mut peers: Vec<PeerView> = self.peers.iter().map(|(peer, entry)| entry.view(peer)).collect();
+        let members = self.peers.iter().map(|(peer, entry)| entry.view(peer));
+        let mut peers: Vec<PeerView> = members.chain(self.left_out.views()).collect();
         peers.sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
         peers.insert(0, local);
         MeshView { peers }
@@ -211,7 +227,7 @@ impl Table {
             copied_at.extend(copied.iter().filter(|c| c.peer_id == peer.as_str()).flat_map(|c| c.ips.clone()));
             PeerRecord { copied_at: copied_at.into_iter().collect(), ..entry.record(peer, now) }
         };
-        self.peers.iter().map(record).collect()
+        self.peers.iter().map(record).chain(self.left_out.records(now)).collect()
     }
 
     /// Where present peers see processes that use `peer`'s identity, if they see more than one.

@@ -20,6 +20,7 @@ mod copies;
 mod lan;
 mod relay;
 mod simulation;
+mod strangers;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -69,11 +70,23 @@ impl TestNode {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
         let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
         let data_dir = DataDir::open(dir.path()).unwrap();
-        let identity = Identity::open(&data_dir).unwrap();
         let membership = match token {
             Some(token) => Membership::join(&data_dir, token).unwrap(),
             None => Membership::create_or_resume(&data_dir).unwrap(),
         };
+        drop(data_dir);
+        Self::run(name, dir, membership, listen, change).await
+    }
+
+    /// Starts a node with what `membership` says.
+    async fn run(
+        name: &str,
+        dir: tempfile::TempDir,
+        membership: Membership,
+        listen: SocketAddr,
+        change: impl FnOnce(Door) -> Door,
+    ) -> Result<Self, MeshError> {
+        let identity = Identity::open(&DataDir::open(dir.path()).unwrap()).unwrap();
         let door = change(door(&identity, &membership));
         let config =
             Config { identity, membership, listen, name: name.to_owned(), version: "0.0.1".to_owned(), mdns: true };
@@ -105,6 +118,13 @@ impl TestNode {
             view.peers.iter().any(|peer| peer.name == name && peer.state == state)
         })
         .await;
+    }
+
+    /// Waits until it has heard of that secret.
+    async fn is_at_epoch(&self, epoch: u32) {
+        let mut said = self.mesh.core.said.subscribe();
+        let heard = said.wait_for(|said| said.as_ref().is_some_and(|said| said.status.epoch == epoch));
+        assert!(tokio::time::timeout(PATIENCE, heard).await.is_ok(), "{} does not hear of the secret", self.name);
     }
 
     async fn until(&self, what: &str, condition: impl FnMut(&Arc<MeshView>) -> bool) {
@@ -184,7 +204,8 @@ async fn who_does_not_know_the_secret_stays_out_and_is_told_why() {
     let error = delta.await.unwrap().mesh.joined(PATIENCE).await.unwrap_err().to_string();
     assert!(error.ends_with("the node there speaks protocol 1, this node speaks 2"), "{error}");
 
-    assert_eq!(alpha.mesh.view().borrow().peers.len(), 1, "nobody was seen");
+    let others: Vec<PeerState> = alpha.mesh.view().borrow().peers[1..].iter().map(|peer| peer.state).collect();
+    assert_eq!(others, [PeerState::OtherVersion], "of the three only the other version is shown");
     assert!(!alpha.mesh.is_admitted(&beta.id()));
     let epsilon = TestNode::join("epsilon", &alpha).await;
     epsilon.sees("epsilon", PeerState::Ready).await;
@@ -407,4 +428,49 @@ async fn loopback_is_advertised_only_by_who_listens_there() {
     let beta = TestNode::start("beta", tempfile::tempdir().unwrap(), None, any).await.unwrap();
     let ips = beta.mesh.advertised_ips();
     assert!(!ips.is_empty() && (ips.len() == 1 || ips.iter().all(|ip| !ip.is_loopback())), "{ips:?}");
+}
+
+#[tokio::test]
+async fn a_replaced_token_stops_and_members_stay_even_those_that_were_away() {
+    let alpha = TestNode::up("alpha").await;
+    alpha.mesh.publish(LocalStatus::default());
+    let old = alpha.mesh.token();
+    let beta = TestNode::join("beta", &alpha).await;
+    let away = TestNode::join("away", &alpha).await;
+    alpha.sees("away", PeerState::Ready).await;
+    let (_, dir, _) = away.kill();
+    alpha.sees("away", PeerState::Gone).await;
+
+    // Beta replaces it, and alpha hears.
+    alpha.sees("beta", PeerState::Ready).await;
+    beta.mesh.rotate_token().await.unwrap();
+    alpha.is_at_epoch(2).await;
+    let stranger = TestNode::with_token("stranger", &old).await;
+    let error = stranger.mesh.joined(PATIENCE).await.unwrap_err().to_string();
+    assert!(error.contains("it was replaced (epoch 2), ask for a new token"), "{error}");
+
+    let back = TestNode::start("away", dir, None, localhost(0)).await.unwrap();
+    back.mesh.publish(LocalStatus::default());
+    back.is_at_epoch(2).await;
+    let newcomer = TestNode::join("newcomer", &back).await;
+    newcomer.sees("away", PeerState::Ready).await;
+}
+
+#[tokio::test]
+async fn a_blocked_peer_is_thrown_out_everywhere_and_may_be_let_in_again() {
+    let alpha = TestNode::up("alpha").await;
+    alpha.mesh.publish(LocalStatus::default());
+    let beta = TestNode::join("beta", &alpha).await;
+    let bad = TestNode::join("bad", &alpha).await;
+    beta.sees("bad", PeerState::Ready).await;
+    bad.sees("beta", PeerState::Ready).await;
+    let presence = (alpha.mesh.presence(&bad.id()), beta.mesh.presence(&bad.id()));
+    assert!(alpha.mesh.block(&bad.id()) && !alpha.mesh.block(&bad.id()));
+    until(&presence.0).await;
+    until(&presence.1).await;
+    assert_eq!(beta.mesh.blocked(), [bad.id()]);
+    alpha.sees("bad", PeerState::Gone).await;
+    assert!(!alpha.mesh.is_admitted(&bad.id()));
+    assert!(echo(&bad, &alpha.id()).await.is_err());
+    assert!(alpha.mesh.unblock(&bad.id()) && alpha.mesh.blocked().is_empty());
 }

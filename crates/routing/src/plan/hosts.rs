@@ -64,6 +64,7 @@ fn unfit(peer: &PeerView) -> Option<String> {
     let reason = match peer.state {
         _ if peer.local => return None,
         PeerState::Gone => "its connection is lost",
+        PeerState::OtherVersion => "it speaks another version of the protocol",
         PeerState::Leaving => "it is leaving the mesh",
         PeerState::Joining => "it has not said yet what it offers",
         PeerState::Ready if peer.draining => "it is being drained",

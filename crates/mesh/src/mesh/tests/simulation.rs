@@ -20,8 +20,8 @@ const USUAL: u64 = 60;
 const BOOTSTRAP: usize = 3;
 /// What carries an update, beside its bytes: gRPC and HTTP/2, yamux, noise, TCP and IP with their acknowledgement.
 const ENVELOPE: u64 = 9 + 5 + 12 + 18 + 66 + 66;
-/// When a silent host counts as lost: a ping's pause and its deadline.
-const SILENCE: Duration = Duration::from_secs(11);
+/// When a silent host counts as lost: no byte of it came for so long.
+const SILENCE: Duration = Duration::from_secs(8);
 
 struct World {
     start: Instant,
@@ -272,7 +272,7 @@ impl World {
         let up = || self.nodes.iter().filter(|node| node.up);
         let row = |node: &Node, other: &Node| match node.table.state(&other.id) {
             Some(PeerState::Ready) => !other.up,
-            Some(PeerState::Joining | PeerState::Leaving) => true,
+            Some(PeerState::Joining | PeerState::Leaving | PeerState::OtherVersion) => true,
             Some(PeerState::Gone) | None => other.up,
         };
         up().map(|node| self.nodes.iter().filter(|other| other.id != node.id && row(node, other)).count()).sum()
