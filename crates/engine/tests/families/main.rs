@@ -43,7 +43,7 @@ const DEVICES_WITHIN: f32 = 0.02;
 /// Not a test of its own: what the children run. It prints what it proved.
 #[test]
 fn child_main() {
-    let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let all_cuts = std::env::var_os(ALL_CUTS).is_some();
     if let Ok(case) = std::env::var(CASE) {
         let proven = runtime().block_on(prove(cases()[case.parse::<usize>().unwrap()], all_cuts));
