@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod app;
+mod backoff;
 pub mod board;
 pub mod cli;
 pub mod doctor;

@@ -22,9 +22,9 @@ use mesh_routing::{PlacedStage, Split};
 use mesh_transport::Endpoint;
 use mesh_types::{Digest, GenerateSpec, ModelView, RequestId, Sampling, TokenId};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::backoff::Backoff;
 use crate::board::Board;
 use crate::holdings::Holdings;
 use crate::serve::{Availability, ServedModel};
@@ -46,8 +46,8 @@ const PROBE_AFTER: Duration = Duration::from_secs(10);
 const PROBE_LIMIT: Duration = Duration::from_secs(20);
 /// How long runs may go on when the node leaves.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
-/// Pause before a placement that failed is tried again: doubled each time, up to the second value.
-const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+/// How long a run's failure waits for the link's own error, which says more.
+const LINK_ERROR_WAIT: Duration = Duration::from_millis(200);
 
 const LEAVING: &str = "this node stops serving it";
 const DRAINING: &str = "this node is being drained";
@@ -120,11 +120,11 @@ impl Supervisor {
 
     /// Serves the model until `stop`; then runs get some seconds to finish.
     pub async fn run(mut self, stop: CancellationToken) {
-        let mut pause = RETRY.0;
+        let mut backoff = Backoff::new();
         // Peers then know that the file is here, and may fetch from it.
         self.digest = self.parts.holdings.remembered(&self.model.source).await;
         while !stop.is_cancelled() {
-            let served_since = Instant::now();
+            backoff.begin();
             let outcome = tokio::select! {
                 () = stop.cancelled() => break,
                 outcome = self.place_and_load() => outcome,
@@ -138,14 +138,10 @@ impl Supervisor {
             };
             tracing::warn!(model = %self.model.name, "not served: {reason}");
             self.waiting(&reason);
-            if served_since.elapsed() > RETRY.1 {
-                pause = RETRY.0;
-            }
             tokio::select! {
                 () = stop.cancelled() => break,
-                () = tokio::time::sleep(pause) => {}
+                () = backoff.pause() => {}
             }
-            pause = (pause * 2).min(RETRY.1);
         }
         self.forget_own_stage().await;
         self.waiting(LEAVING);
@@ -280,7 +276,7 @@ impl Supervisor {
             outcome = tokio::time::timeout(PROBE_LIMIT, run) => match outcome {
                 Ok(Ok(())) => Ok(()),
                 Ok(Err(error)) => {
-                    let ended = tokio::time::timeout(RETRY.0, pipeline.ended()).await;
+                    let ended = tokio::time::timeout(LINK_ERROR_WAIT, pipeline.ended()).await;
                     Err(ended.unwrap_or(error))
                 }
                 Err(_) => Err(failed(format!("no answer within {} s", PROBE_LIMIT.as_secs()))),

@@ -4,10 +4,11 @@
 //! one more each second. What comes beyond that is turned away before its handshake.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use mesh_types::net::network_of;
 use tokio::time::Instant;
 
 const BURST: u32 = 8;
@@ -22,7 +23,7 @@ impl Doorstep {
     /// Whether another connection from `ip` is let as far as its handshake.
     pub(crate) fn may_come(&self, ip: IpAddr, now: Instant) -> bool {
         let settled = self.settled();
-        settled.get(&key(ip)).is_none_or(|at| *at <= now + EVERY * (BURST - 1))
+        settled.get(&network_of(ip)).is_none_or(|at| *at <= now + EVERY * (BURST - 1))
     }
 
     /// A connection from `ip` turned out to be a stranger's.
@@ -31,22 +32,14 @@ impl Doorstep {
         if settled.len() >= MAX_ADDRESSES {
             settled.retain(|_, at| *at > now);
         }
-        if settled.len() < MAX_ADDRESSES || settled.contains_key(&key(ip)) {
-            let at = settled.entry(key(ip)).or_insert(now);
+        if settled.len() < MAX_ADDRESSES || settled.contains_key(&network_of(ip)) {
+            let at = settled.entry(network_of(ip)).or_insert(now);
             *at = (*at).max(now) + EVERY;
         }
     }
 
     fn settled(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, Instant>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// One host may have all of an IPv6 /64.
-fn key(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX))),
-        v4 => v4,
     }
 }
 

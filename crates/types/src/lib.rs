@@ -12,6 +12,7 @@ pub mod error;
 pub mod generate;
 pub mod ids;
 pub mod layers;
+pub mod net;
 pub mod size;
 pub mod view;
 

@@ -7,17 +7,15 @@ use mesh_engine::StageError;
 use mesh_engine::child::ChildCommand;
 use mesh_engine::pooler::{Pooler, PoolerSpec};
 use mesh_types::{ByteSize, LayerRange, ModelView, StageId, StageView};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Availability, PoolingModel};
+use crate::backoff::Backoff;
 use crate::board::Board;
 use crate::{logs, stages};
 
 /// How often a model's row is renewed, and an idle one computes a token, so that its health is known.
 const TICK: Duration = Duration::from_secs(10);
-/// Pause before a model that could not be loaded is loaded again: doubled each time, up to the second value.
-const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 /// Bytes that llama.cpp takes for a token of a text, in the vocabulary's and the rows' widths.
 const BYTES_PER_VALUE: u64 = 4;
 
@@ -41,23 +39,19 @@ impl Keeper {
 
     /// Keeps the model loaded until `stop`.
     pub async fn run(self, stop: CancellationToken) {
-        let mut pause = RETRY.0;
+        let mut backoff = Backoff::new();
         loop {
-            let since = Instant::now();
+            backoff.begin();
             let reason = tokio::select! {
                 () = stop.cancelled() => break,
                 reason = self.serve() => reason,
             };
             tracing::warn!(model = %self.model.name, "not served: {reason}");
             self.waiting(&reason);
-            if since.elapsed() > RETRY.1 {
-                pause = RETRY.0;
-            }
             tokio::select! {
                 () = stop.cancelled() => break,
-                () = tokio::time::sleep(pause) => {}
+                () = backoff.pause() => {}
             }
-            pause = (pause * 2).min(RETRY.1);
         }
         self.waiting(LEAVING);
     }

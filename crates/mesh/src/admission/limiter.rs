@@ -2,9 +2,10 @@
 //! Nobody is banned, and a success clears the address.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
+use mesh_types::net::network_of;
 use tokio::time::Instant;
 
 const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -36,18 +37,18 @@ impl Limiter {
     /// # Errors
     /// How long it has to wait.
     pub(super) fn check(&mut self, ip: IpAddr, now: Instant) -> Result<(), Duration> {
-        let Some(failures) = self.failures.get(&key(ip)) else { return Ok(()) };
+        let Some(failures) = self.failures.get(&network_of(ip)) else { return Ok(()) };
         let wait = (failures.last + failures.wait()).saturating_duration_since(now);
         if wait.is_zero() { Ok(()) } else { Err(wait) }
     }
 
     /// An attempt from `ip` failed. Returns how long the next has to wait.
     pub(super) fn failed(&mut self, ip: IpAddr, now: Instant) -> Duration {
-        let key = key(ip);
-        if self.failures.len() >= MAX_ADDRESSES && !self.failures.contains_key(&key) {
+        let host = network_of(ip);
+        if self.failures.len() >= MAX_ADDRESSES && !self.failures.contains_key(&host) {
             self.make_room(now);
         }
-        let failures = self.failures.entry(key).or_insert(Failures { count: 0, last: now });
+        let failures = self.failures.entry(host).or_insert(Failures { count: 0, last: now });
         if now.saturating_duration_since(failures.last) > FORGET {
             failures.count = 0;
         }
@@ -58,7 +59,7 @@ impl Limiter {
 
     /// An attempt from `ip` succeeded.
     pub(super) fn succeeded(&mut self, ip: IpAddr) {
-        self.failures.remove(&key(ip));
+        self.failures.remove(&network_of(ip));
     }
 
     fn make_room(&mut self, now: Instant) {
@@ -68,14 +69,6 @@ impl Limiter {
         {
             self.failures.remove(&oldest);
         }
-    }
-}
-
-/// One host may have all of an IPv6 /64.
-fn key(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX))),
-        v4 => v4,
     }
 }
 
@@ -99,15 +92,6 @@ mod tests {
         assert_eq!(limiter.failed(IP, now + FORGET + FORGET), FIRST_WAIT);
         limiter.succeeded(IP);
         assert_eq!(limiter.check(IP, now), Ok(()));
-    }
-
-    #[test]
-    fn an_ipv6_network_counts_as_one_host() {
-        let mut limiter = Limiter::default();
-        let now = Instant::now();
-        limiter.failed("2001:db8::1".parse().unwrap(), now);
-        assert!(limiter.check("2001:db8::2".parse().unwrap(), now).is_err());
-        assert!(limiter.check("2001:db8:0:1::1".parse().unwrap(), now).is_ok());
     }
 
     #[test]
