@@ -358,10 +358,12 @@ impl Mesh {
         })
     }
 
-    /// Whether `peer` is connected, and so has proven the mesh's secret; true for the local node. The stage transport
-    /// accepts these only.
+    /// Whether `peer` is connected, and so has proven the mesh's secret, and is not kept out; true for the local node.
+    /// The stage transport accepts these only.
     pub fn is_admitted(&self, peer: &PeerId) -> bool {
-        *peer == self.core.id || self.core.links.presence(peer).is_some()
+        // The connection of one that was blocked a moment ago may still be closing.
+        let is_member = || self.core.links.presence(peer).is_some() && !self.core.membership().blocked().contains(peer);
+        *peer == self.core.id || is_member()
     }
 
     /// Serves weights from `source` to admitted peers. To be called once.
