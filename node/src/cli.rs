@@ -9,7 +9,10 @@ use mesh_types::ByteSize;
 
 mod admin;
 
-pub use admin::{AdminCommand, AskArgs, DoctorArgs, DrainArgs, LoadArgs, PlanArgs, TokenArgs, UnloadArgs};
+pub use admin::{
+    AdminCommand, AskArgs, DoctorArgs, DrainArgs, LoadArgs, PeerArgs, PeersArgs, PeersCommand, PlanArgs, TokenArgs,
+    UnloadArgs,
+};
 
 /// Turns the machines you have into one inference mesh behind an OpenAI-compatible /v1.
 #[derive(Debug, Parser)]

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // every one is a check
 
 use std::process::Command;
+use std::time::Duration;
 
 use mesh_tests::PATIENCE;
 use mesh_tests::http::{Event, post};
@@ -111,6 +112,75 @@ fn a_drained_node_gives_its_stages_away_and_its_run_goes_on() {
         let plan = alpha.told(&["plan", SMOLLM2]);
         (about(&plan, "beta")["left_out"] != "it is being drained").then_some(())
     });
+}
+
+#[test]
+fn a_token_that_expires_lets_a_node_in_until_then() {
+    let folder = tempfile::tempdir().unwrap();
+    let alpha = Node::start(folder.path(), "alpha", &["up", "--memory", "1G"]);
+    alpha.process.line("ready mesh");
+    let hour = alpha.said(&["token", "--expires", "1h"]);
+    let beta = Node::start(folder.path(), "beta", &["join", hour.trim(), "--memory", "1G"]);
+    beta.process.line("ready mesh");
+    alpha.sees("beta");
+    // Who was let in with it has the mesh's own secret, and lets others in.
+    let gamma = Node::start(folder.path(), "gamma", &["join", beta.said(&["token"]).trim(), "--memory", "1G"]);
+    gamma.process.line("ready mesh");
+
+    let second = alpha.said(&["token", "--expires", "1s"]);
+    std::thread::sleep(Duration::from_secs(2));
+    let mut late = Node::start(folder.path(), "late", &["join", second.trim(), "--memory", "1G"]);
+    assert!(!late.process.exit(PATIENCE).success());
+    assert!(late.process.stderr().contains("the join token expired"), "{}", late.process.stderr());
+}
+
+#[test]
+fn who_is_blocked_goes_and_a_replaced_token_lets_nobody_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let alpha = Node::start(folder.path(), "alpha", &["up", "--memory", "1G"]);
+    let old = alpha.token();
+    let beta = Node::start(folder.path(), "beta", &["join", &old, "--memory", "1G"]);
+    let gamma = Node::start(folder.path(), "gamma", &["join", &old, "--memory", "1G"]);
+    alpha.sees("beta");
+    alpha.sees("gamma");
+    gamma.sees("beta");
+    let id = beta.ask("status")["node"]["id"].as_str().unwrap().to_owned();
+
+    assert!(alpha.refuses(&["peers", "block", "alpha"]).contains("cannot keep itself out"));
+    assert!(alpha.refuses(&["peers", "block", "delta"]).contains("no node is called `delta`"));
+    let done = alpha.told(&["peers", "block", "beta", "--node", "gamma"]);
+    assert_eq!(done, json!({"done": "block", "id": id, "name": "beta", "changed": true}));
+    let keeps_out = |node: &Node| {
+        let peers = node.ask("peers");
+        let is_here = |peer: &Value| peer["id"] == *id && peer["state"] != "gone";
+        let here = peers["peers"].as_array()?.iter().any(is_here);
+        (peers["blocked"] == json!([id]) && !here).then_some(())
+    };
+    until("alpha to keep beta out", PATIENCE, || keeps_out(&alpha));
+    until("gamma to keep beta out", PATIENCE, || keeps_out(&gamma));
+    assert!(alpha.said(&["peers"]).contains(&format!("blocked: {id}")));
+    assert!(alpha.said(&["peers", "block", &id]).contains("already"));
+
+    let new = gamma.said(&["token", "--rotate"]);
+    until("alpha to have the new secret", PATIENCE, || {
+        let token = alpha.said(&["token"]);
+        (secret(&token) == secret(&new)).then_some(())
+    });
+    let mut late = Node::start(folder.path(), "late", &["join", &old, "--memory", "1G"]);
+    assert!(!late.process.exit(PATIENCE).success());
+    assert!(late.process.stderr().contains("could not join the mesh"), "{}", late.process.stderr());
+    let delta = Node::start(folder.path(), "delta", &["join", new.trim(), "--memory", "1G"]);
+    delta.process.line("ready mesh");
+
+    // It has the old secret, and its id is known: it is let in again, and told.
+    assert_eq!(alpha.told(&["peers", "unblock", &id])["changed"], true);
+    alpha.sees("beta");
+    assert_eq!(alpha.ask("peers")["blocked"], json!([]));
+}
+
+/// What stands in a token before the addresses: mesh, epoch, expiry and secret.
+fn secret(token: &str) -> String {
+    token.trim().chars().skip("mesh1".len() + 3).take(77).collect()
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, Write as _};
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use mesh_proto::v1;
@@ -15,7 +15,7 @@ use tonic::{Request, Status};
 
 use super::screen::Screen;
 use super::{TARGET, json, show, socket_path};
-use crate::cli::{AdminCommand, AskArgs, DoctorArgs};
+use crate::cli::{AdminCommand, AskArgs, DoctorArgs, PeersArgs, PeersCommand};
 use crate::doctor::setup;
 use crate::settings::Settings;
 
@@ -138,11 +138,19 @@ async fn ask(command: &AdminCommand, data_dir: &Path, screen: &Screen) -> Result
     let asked = command.shared();
     match command {
         AdminCommand::Token(token) => {
-            let until =
-                token.expires.and_then(|span| SystemTime::now().checked_add(span)?.duration_since(UNIX_EPOCH).ok());
-            let request = v1::TokenRequest { expires: until.map_or(0, |until| until.as_secs()) };
+            let valid_seconds = token.expires.map_or(0, |span| span.as_secs());
+            let request = v1::TokenRequest { valid_seconds, rotate: token.rotate };
             let token = admin.token(to(asked, request)).await.map_err(failed)?.into_inner().token;
-            Ok(Said { value: json::token(&token), text: format!("{token}\n"), done: false })
+            Ok(Said { value: json::token(&token), text: format!("{token}\n"), done: true })
+        }
+        AdminCommand::Peers(PeersArgs { change: Some(change), .. }) => {
+            let (peer, off) = match change {
+                PeersCommand::Block(peer) => (peer, false),
+                PeersCommand::Unblock(peer) => (peer, true),
+            };
+            let request = v1::BlockRequest { peer: peer.peer.clone(), off };
+            let done = admin.block(to(asked, request)).await.map_err(failed)?.into_inner();
+            Ok(Said { value: json::blocked(off, &done), text: show::blocked(off, &done), done: true })
         }
         AdminCommand::Plan(plan) => {
             let model = local_path(&plan.model, asked);

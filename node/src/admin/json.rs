@@ -19,7 +19,7 @@ pub fn status(mesh: &v1::PeersResponse) -> Value {
 
 /// `peers`.
 pub fn peers(mesh: &v1::PeersResponse) -> Value {
-    json!({"peers": mesh.peers.iter().map(|one| peer(one, mesh)).collect::<Vec<_>>()})
+    json!({"peers": mesh.peers.iter().map(|one| peer(one, mesh)).collect::<Vec<_>>(), "blocked": mesh.blocked})
 }
 
 /// `models`.
@@ -99,6 +99,12 @@ pub fn unloaded(model: &str, done: &v1::UnloadResponse) -> Value {
 /// `drain`.
 pub fn drained(off: bool, done: &v1::DrainResponse) -> Value {
     json!({"node": done.node, "draining": !off, "active": done.active, "stages": done.stages})
+}
+
+/// `peers block`, `peers unblock`.
+pub fn blocked(off: bool, done: &v1::BlockResponse) -> Value {
+    let name = (!done.name.is_empty()).then_some(&done.name);
+    json!({"done": if off { "unblock" } else { "block" }, "id": done.peer_id, "name": name, "changed": done.is_news})
 }
 
 /// `token`.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mesh_mesh::Mesh;
 use mesh_proto::v1::admin_client::AdminClient;
-use mesh_types::{ModelId, PeerState, PeerView};
+use mesh_types::{ModelId, PeerId, PeerState, PeerView};
 use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
@@ -86,6 +86,24 @@ pub(super) fn find(mesh: &Mesh, target: &str) -> Result<PeerView, Status> {
                 ids.join(" or ")
             )))
         }
+    }
+}
+
+/// The id and name of the peer that `target` names: an id need not be known here, and has no name then.
+///
+/// # Errors
+/// Where it is no id, and there is no peer of that name, or more than one.
+pub(super) fn member(mesh: &Mesh, target: &str) -> Result<(PeerId, String), Status> {
+    let view = mesh.view().borrow().clone();
+    if let Some(id) = mesh_mesh::identity::check(target) {
+        let name = view.peer(&id).map(|peer| peer.name.clone()).unwrap_or_default();
+        return Ok((id, name));
+    }
+    // One that went a moment ago may be the one to be kept out.
+    let gone = view.peers.iter().filter(|peer| peer.state == PeerState::Gone && peer.name == target);
+    match (find(mesh, target), gone.collect::<Vec<_>>().as_slice()) {
+        (Err(status), [only]) if status.code() == Code::NotFound => Ok((only.id.clone(), only.name.clone())),
+        (found, _) => found.map(|peer| (peer.id, peer.name)),
     }
 }
 

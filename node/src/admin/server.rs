@@ -4,9 +4,9 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use mesh_mesh::{Caller, JoinToken, Mesh, PeerRecord};
+use mesh_mesh::{Caller, Mesh, PeerRecord};
 use mesh_proto::convert::fault_to_status;
 use mesh_proto::v1;
 use mesh_proto::v1::admin_server::{Admin, AdminServer};
@@ -107,6 +107,7 @@ impl Admin for AdminService {
             peers: self.mesh.peers().into_iter().map(peer).collect(),
             gateway_url: self.gateway_url.clone().unwrap_or_default(),
             uptime_seconds: self.started.elapsed().as_secs(),
+            blocked: self.mesh.blocked().iter().map(ToString::to_string).collect(),
         }))
     }
 
@@ -114,9 +115,28 @@ impl Admin for AdminService {
         if let Some(there) = remote::named(&self.mesh, &request)? {
             return there.answer(request.into_inner(), async |mut admin, call| admin.token(call).await).await;
         }
-        let expires = Some(request.into_inner().expires).filter(|at| *at > 0);
-        let token = JoinToken { expires, ..self.mesh.token() };
+        let v1::TokenRequest { valid_seconds, rotate } = request.into_inner();
+        if rotate {
+            self.mesh.rotate_token().await.map_err(|error| Status::internal(error.to_string()))?;
+        }
+        let token = match valid_seconds {
+            0 => self.mesh.token(),
+            seconds => self.mesh.token_for(Duration::from_secs(seconds)),
+        };
         Ok(Response::new(v1::TokenResponse { token: token.encode() }))
+    }
+
+    async fn block(&self, request: Request<v1::BlockRequest>) -> Result<Response<v1::BlockResponse>, Status> {
+        if let Some(there) = remote::named(&self.mesh, &request)? {
+            return there.answer(request.into_inner(), async |mut admin, call| admin.block(call).await).await;
+        }
+        let v1::BlockRequest { peer, off } = request.into_inner();
+        let (id, name) = remote::member(&self.mesh, &peer)?;
+        if id == *self.mesh.local_id() {
+            return Err(Status::failed_precondition("a node cannot keep itself out: ask another one of the mesh"));
+        }
+        let is_news = if off { self.mesh.unblock(&id) } else { self.mesh.block(&id) };
+        Ok(Response::new(v1::BlockResponse { peer_id: id.to_string(), name, is_news }))
     }
 
     async fn plan(&self, request: Request<v1::PlanRequest>) -> Result<Response<v1::PlanResponse>, Status> {

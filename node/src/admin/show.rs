@@ -84,7 +84,8 @@ pub fn peers(mesh: &v1::PeersResponse, screen: &Screen) -> String {
         ]);
     }
     let copied = mesh.peers.iter().filter(|peer| !peer.copied_at.is_empty());
-    copied.fold(table.render(screen), |out, peer| out + &copied_identity(peer) + "\n")
+    let out = copied.fold(table.render(screen), |out, peer| out + &copied_identity(peer) + "\n");
+    mesh.blocked.iter().fold(out, |out, id| out + &format!("blocked: {id}\n"))
 }
 
 fn name_of<'a>(mesh: &'a v1::PeersResponse, id: &'a str) -> &'a str {
@@ -277,6 +278,20 @@ pub fn loaded(done: &v1::LoadResponse) -> String {
 /// `unload`.
 pub fn unloaded(model: &str, done: &v1::UnloadResponse) -> String {
     format!("{} does not serve {model} any more\n", done.node)
+}
+
+/// `peers block`, `peers unblock`.
+pub fn blocked(off: bool, done: &v1::BlockResponse) -> String {
+    let peer = if done.name.is_empty() { &done.peer_id } else { &done.name };
+    match (off, done.is_news) {
+        (false, true) => format!(
+            "{peer} is kept out of the mesh from now on; with a token that works it can come back under a new identity: \
+             `mesh-node token --rotate` makes all earlier ones useless\n"
+        ),
+        (false, false) => format!("{peer} is kept out of the mesh already\n"),
+        (true, true) => format!("{peer} may join the mesh again\n"),
+        (true, false) => format!("{peer} was not blocked\n"),
+    }
 }
 
 /// `drain`.

@@ -13,7 +13,7 @@ pub enum AdminCommand {
     /// What the node is doing, in a few lines.
     Status(AskArgs),
     /// The nodes of the mesh, as the node sees them.
-    Peers(AskArgs),
+    Peers(PeersArgs),
     /// The models served in the mesh: whether they answer, and where their layers run.
     Models(AskArgs),
     /// The stages that run on each node.
@@ -46,6 +46,39 @@ pub struct AskArgs {
     /// Print anew every second until interrupted; `load` and `drain`: until it is done. With --json, a line each time.
     #[arg(long)]
     pub watch: bool,
+}
+
+/// `peers`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct PeersArgs {
+    /// What to change; none: list them.
+    #[command(subcommand)]
+    pub change: Option<PeersCommand>,
+    /// See [`AskArgs`].
+    #[command(flatten)]
+    pub ask: AskArgs,
+}
+
+/// What `peers` changes.
+#[derive(Debug, Subcommand)]
+pub enum PeersCommand {
+    /// Keep a node out of the mesh, whatever token it has; its connections close at once. It can come back under a new
+    /// identity for as long as it has a token that works: `mesh-node token --rotate`.
+    Block(PeerArgs),
+    /// Let a node in again that was blocked.
+    Unblock(PeerArgs),
+}
+
+/// `peers block`, `peers unblock`.
+#[derive(Debug, Args)]
+pub struct PeerArgs {
+    /// The node's name, or its id as `mesh-node peers --json` shows it.
+    #[arg(value_name = "NAME|ID")]
+    pub peer: String,
+    /// See [`AskArgs`].
+    #[command(flatten)]
+    pub ask: AskArgs,
 }
 
 /// `plan`.
@@ -99,20 +132,24 @@ pub struct DrainArgs {
 /// `token`.
 #[derive(Debug, Args)]
 pub struct TokenArgs {
-    /// A joining node refuses it after this time, as in 30m, 24h or 7d.
+    /// Make one that lets nobody in after this time, as in 30m, 24h or 7d.
     #[arg(long, value_name = "TIME", value_parser = span)]
     pub expires: Option<Duration>,
+    /// Replace the mesh's secret first: tokens made before let nobody in any more. The nodes of the mesh stay.
+    #[arg(long)]
+    pub rotate: bool,
     /// See [`AskArgs`].
     #[command(flatten)]
     pub ask: AskArgs,
 }
 
-/// Minutes, hours or days, as in `24h`.
+/// Seconds, minutes, hours or days, as in `24h`.
 fn span(text: &str) -> Result<Duration, String> {
     let bad = || "a number and a unit are expected, as in 30m, 24h or 7d".to_owned();
     let unit = text.chars().next_back().ok_or_else(bad)?;
     let count: u64 = text.strip_suffix(unit).unwrap_or_default().parse().map_err(|_| bad())?;
     let seconds = match unit {
+        's' => 1,
         'm' => 60,
         'h' => 3600,
         'd' => 86_400,
@@ -149,7 +186,11 @@ impl AdminCommand {
     /// What the command shares with the others.
     pub fn shared(&self) -> &AskArgs {
         match self {
-            Self::Status(ask) | Self::Peers(ask) | Self::Models(ask) | Self::Stages(ask) => ask,
+            Self::Status(ask) | Self::Models(ask) | Self::Stages(ask) => ask,
+            Self::Peers(peers) => match &peers.change {
+                None => &peers.ask,
+                Some(PeersCommand::Block(peer) | PeersCommand::Unblock(peer)) => &peer.ask,
+            },
             Self::Token(token) => &token.ask,
             Self::Plan(plan) => &plan.ask,
             Self::Load(load) => &load.ask,
