@@ -3,7 +3,6 @@
 //! Every wait is on a condition with a deadline; a process that a test starts is killed when its handle is dropped.
 #![forbid(unsafe_code)]
 
-pub mod hosts;
 pub mod http;
 pub mod models;
 pub mod netns;

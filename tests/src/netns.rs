@@ -2,10 +2,14 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 
 use crate::process::{Node, Process, binary};
+
+/// Networks that this process has made, so that no two have the same names.
+static MADE: AtomicUsize = AtomicUsize::new(0);
 
 /// Some hosts, taken down when dropped. No two are joined until [`Net::cable`] or [`Net::lan`] says so.
 pub struct Net {
@@ -17,13 +21,24 @@ impl Net {
     /// Hosts of these names, with a loopback interface and no other. `None`, and a loud word, where this process may not
     /// make namespaces.
     pub fn new(hosts: &[&str]) -> Option<Self> {
-        let mut net = Self { tag: format!("mesh{}", std::process::id()), names: Vec::new() };
+        let tag = format!("mesh{}-{}-", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let mut net = Self { tag, names: Vec::new() };
         for host in hosts {
             if !net.add(host) {
                 eprintln!("SKIPPED: network namespaces take root and iproute2");
                 return None;
             }
         }
+        Some(net)
+    }
+
+    /// The hosts `alpha` (10.77.0.1) and `beta` (10.77.0.2), joined by a cable. `None` as for [`Net::new`].
+    ///
+    /// # Panics
+    /// Where they can be made and not be joined.
+    pub fn pair() -> Option<Self> {
+        let net = Self::new(&["alpha", "beta"])?;
+        net.cable(("alpha", "10.77.0.1/24"), ("beta", "10.77.0.2/24"));
         Some(net)
     }
 
@@ -91,6 +106,21 @@ impl Net {
         self.ip(host, &["addr", "flush", "dev", interface]);
         assert!(self.ip(host, &["addr", "add", address, "dev", interface]), "no address");
         assert!(self.ip(host, &["link", "set", interface, "up"]), "no interface");
+    }
+
+    /// From now on a host drops what comes in over its cable for a port, as a firewall does: `protocol` is tcp or udp.
+    ///
+    /// # Panics
+    /// Where the kernel has no routing by ports.
+    pub fn drop_incoming(&self, host: &str, protocol: &str, port: u16) {
+        let rule = |args: &[&str]| self.ip(host, &[&["rule"], args].concat());
+        // What is for this host itself is looked up in the first table, which has to stand behind the rule. The second
+        // time it does.
+        rule(&["add", "pref", "100", "lookup", "local"]);
+        rule(&["del", "pref", "0"]);
+        let port = port.to_string();
+        let dropped = rule(&["add", "pref", "10", "iif", "cable", "ipproto", protocol, "dport", &port, "blackhole"]);
+        assert!(dropped, "no rule for {port}/{protocol}");
     }
 
     /// Runs `ip ARGS` at a host. Returns whether it did its work.

@@ -9,8 +9,8 @@ use std::process::Command;
 
 use mesh_mesh::{Config, DataDir, Identity, JoinToken, LocalStatus, Membership, Mesh};
 use mesh_tests::PATIENCE;
-use mesh_tests::hosts::Hosts;
 use mesh_tests::models::smollm2;
+use mesh_tests::netns::Net;
 use mesh_tests::process::{Node, Process, binary, run};
 use mesh_tests::until;
 use mesh_types::ByteSize;
@@ -256,11 +256,11 @@ fn too_little_memory_and_a_model_file_that_is_gone() {
 
 #[test]
 fn one_way_reachability_and_a_port_that_a_firewall_blocks() {
-    let Some(hosts) = Hosts::new() else { return };
+    let Some(net) = Net::pair() else { return };
     let folder = tempfile::tempdir().unwrap();
-    hosts.drop_incoming(1, "tcp", 9338);
-    let alpha = hosts.node(0, folder.path(), "alpha", &["up", "--gateway", "off"]);
-    let beta = hosts.node(1, folder.path(), "beta", &["join", &alpha.token(), "--gateway", "off"]);
+    net.drop_incoming("beta", "tcp", 9338);
+    let alpha = net.node("alpha", folder.path(), &["up", "--gateway", "off"]);
+    let beta = net.node("beta", folder.path(), &["join", &alpha.token(), "--gateway", "off"]);
     beta.process.line("ready mesh");
     alpha.sees("beta");
     beta.sees("alpha");
@@ -274,8 +274,8 @@ fn one_way_reachability_and_a_port_that_a_firewall_blocks() {
     let found = Found::at(&alpha, &["--node", "beta"]);
     found.names("reachability", "warning", "one way only: this node reaches alpha, alpha cannot reach this node");
 
-    hosts.drop_incoming(0, "udp", 9338);
-    hosts.drop_incoming(1, "udp", 9338);
+    net.drop_incoming("alpha", "udp", 9338);
+    net.drop_incoming("beta", "udp", 9338);
     let told = Found::at(&alpha, &[]).names(
         "reachability",
         "failure",
