@@ -247,6 +247,9 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
+        if std::thread::panicking() {
+            eprintln!("what process {} wrote on stderr:\n{}", self.child.id(), self.stderr());
+        }
     }
 }
 

@@ -63,24 +63,55 @@ pub(super) enum Path {
 /// All connections by the way they take, and the places at relays.
 #[derive(Default)]
 pub(super) struct Paths {
-    connections: HashMap<PeerId, Vec<(ConnectionId, Path)>>,
+    connections: HashMap<PeerId, Vec<Connection>>,
     places: HashMap<PeerId, ListenerId>,
+}
+
+/// One connection to a peer.
+struct Connection {
+    id: ConnectionId,
+    path: Path,
+    /// Where its other end is, as libp2p has it.
+    remote: Multiaddr,
 }
 
 impl Paths {
     /// A connection to `peer` stands.
     pub(super) fn opened(&mut self, peer: PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
         let path = match endpoint {
-            ConnectedPoint::Dialer { address, .. } => path(address),
-            ConnectedPoint::Listener { local_addr, .. } => path(local_addr),
+            ConnectedPoint::Dialer { address, .. } => self.path(address),
+            ConnectedPoint::Listener { local_addr, .. } => self.path(local_addr),
         };
-        self.connections.entry(peer).or_default().push((connection, path));
+        let remote = endpoint.get_remote_address().clone();
+        self.connections.entry(peer).or_default().push(Connection { id: connection, path, remote });
+    }
+
+    fn path(&self, address: &Multiaddr) -> Path {
+        let mut way = Multiaddr::empty();
+        for part in address {
+            match part {
+                Protocol::P2pCircuit => return self.relay_at(&way).map_or(Path::Direct, Path::Relayed),
+                part => way.push(part),
+            }
+        }
+        Path::Direct
+    }
+
+    /// The relay at the beginning of a relayed address. What comes in through a relay that dialled this node is said to
+    /// come by that connection's address, which holds no id.
+    fn relay_at(&self, way: &Multiaddr) -> Option<PeerId> {
+        if let Some(Protocol::P2p(relay)) = way.iter().last() {
+            return Some(relay);
+        }
+        let leads_there = |connections: &Vec<Connection>| connections.iter().any(|one| one.remote == *way);
+        let relay = self.connections.iter().find(|(_, connections)| leads_there(connections)).map(|(relay, _)| *relay);
+        relay.or_else(|| self.places.keys().next().copied())
     }
 
     /// A connection closed.
     pub(super) fn closed(&mut self, peer: PeerId, connection: ConnectionId) {
         if let Some(connections) = self.connections.get_mut(&peer) {
-            connections.retain(|(id, _)| *id != connection);
+            connections.retain(|one| one.id != connection);
             if connections.is_empty() {
                 self.connections.remove(&peer);
             }
@@ -89,7 +120,7 @@ impl Paths {
 
     /// The best way to `peer`; `None`: it is not connected.
     pub(super) fn to(&self, peer: &PeerId) -> Option<Path> {
-        let paths = || self.connections.get(peer).into_iter().flatten().map(|(_, path)| *path);
+        let paths = || self.connections.get(peer).into_iter().flatten().map(|one| one.path);
         paths().find(|path| *path == Path::Direct).or_else(|| paths().next())
     }
 
@@ -109,18 +140,6 @@ impl Paths {
         self.places.remove(&relay);
         Some(relay)
     }
-}
-
-fn path(address: &Multiaddr) -> Path {
-    let mut relay = None;
-    for part in address {
-        match part {
-            Protocol::P2p(peer) => relay = Some(peer),
-            Protocol::P2pCircuit => return relay.map_or(Path::Direct, Path::Relayed),
-            _ => {}
-        }
-    }
-    Path::Direct
 }
 
 #[cfg(test)]
@@ -152,6 +171,22 @@ mod tests {
         assert_eq!(paths.to(&peer), Some(Path::Relayed(relay)));
         paths.closed(peer, one);
         assert_eq!(paths.to(&peer), None);
+    }
+
+    #[test]
+    fn what_comes_in_through_a_relay_that_dialled_is_relayed() {
+        let (relay, peer) = (PeerId::random(), PeerId::random());
+        let listener: Multiaddr = "/ip4/192.0.2.1/tcp/9338".parse().unwrap();
+        let inbound = |local: &Multiaddr, remote: &Multiaddr| ConnectedPoint::Listener {
+            local_addr: local.clone(),
+            send_back_addr: remote.clone(),
+        };
+        let [one, two] = [1, 2].map(ConnectionId::new_unchecked);
+        let port: Multiaddr = "/ip4/192.0.2.3/tcp/58566".parse().unwrap();
+        let mut paths = Paths::default();
+        paths.opened(relay, one, &inbound(&listener, &port));
+        paths.opened(peer, two, &inbound(&port.with(Protocol::P2pCircuit), &Multiaddr::from(Protocol::P2p(peer))));
+        assert_eq!((paths.to(&relay), paths.to(&peer)), (Some(Path::Direct), Some(Path::Relayed(relay))));
     }
 
     #[test]
