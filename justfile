@@ -145,6 +145,10 @@ sanitize-requests ROUNDS="35": models
 fuzz TARGET SECONDS="600" *ARGS:
     scripts/fuzz {{ TARGET }} {{ SECONDS }} {{ ARGS }}
 
+[doc("Look at the units, the container file and the compose file by systemd-analyze, hadolint and docker compose.")]
+deploy:
+    scripts/check-deploy
+
 # The default test run plays 60 for a short while.
 [doc("Play a mesh of NODES whose nodes come and go for SECONDS, in memory and played time: a table (docs/scale.md).")]
 simulate NODES="200" SECONDS="10":
