@@ -29,7 +29,8 @@ pub struct Limits {
     /// Requests being answered at the same time; more are refused with 429. 1024, of which a quiet stream takes some
     /// tens of kilobytes.
     pub requests: usize,
-    /// Connections at the same time; more wait to be accepted. 2048.
+    /// Connections at the same time; more wait to be accepted. 2048. Each takes a file descriptor: see
+    /// [`raise_open_files`](crate::raise_open_files).
     pub connections: usize,
     /// How long a node may take to accept or refuse a request, its waiting queue included. 10 min.
     pub first_event: Duration,
@@ -41,14 +42,27 @@ pub struct Limits {
     pub drain: Duration,
 }
 
+impl Limits {
+    /// See [`Self::requests`].
+    pub const REQUESTS: u32 = 1024;
+    /// See [`Self::connections`].
+    pub const CONNECTIONS: u32 = 2048;
+
+    /// The defaults, with these limits of requests and connections where they are given.
+    pub fn with(requests: Option<u32>, connections: Option<u32>) -> Self {
+        let (requests, connections) = (requests.unwrap_or(Self::REQUESTS), connections.unwrap_or(Self::CONNECTIONS));
+        Self { requests: requests as usize, connections: connections as usize, ..Self::default() }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
             body_bytes: 32 << 20,
             body: Duration::from_secs(60),
             head: Duration::from_secs(75),
-            requests: 1024,
-            connections: 2048,
+            requests: Self::REQUESTS as usize,
+            connections: Self::CONNECTIONS as usize,
             first_event: Duration::from_secs(600),
             next_event: Duration::from_secs(600),
             keep_alive: Duration::from_secs(15),
@@ -61,6 +75,12 @@ impl Config {
     /// A gateway at `addr` with the default limits and no key.
     pub fn new(addr: SocketAddr) -> Self {
         Self { addr, api_key: None, limits: Limits::default() }
+    }
+
+    /// The same with `limits`.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
     }
 
     /// The same with `key` (`None`: without one).

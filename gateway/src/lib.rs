@@ -14,6 +14,7 @@ mod balance;
 mod body;
 mod config;
 mod cors;
+mod descriptors;
 mod health;
 mod metrics;
 mod models;
@@ -28,6 +29,7 @@ mod unpack;
 mod upstream;
 
 pub use config::{ApiKey, Config, Limits};
+pub use descriptors::raise_open_files;
 pub use models::announce_models;
 pub use peers::Peers;
 pub use server::{Gateway, GatewayError};

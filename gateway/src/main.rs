@@ -32,6 +32,7 @@ const WRONG_USAGE: u8 = 2;
 fn main() -> ExitCode {
     let finished = Settings::load(Args::parse()).map_err(anyhow::Error::from).and_then(|settings| {
         start_logs(settings.log_format);
+        mesh_gateway::raise_open_files();
         let runtime = tokio::runtime::Runtime::new().context("cannot start")?;
         let finished = runtime.block_on(run(settings));
         runtime.shutdown_timeout(Duration::from_secs(1));
@@ -89,7 +90,7 @@ fn membership(dir: &DataDir, token: Option<&JoinToken>) -> anyhow::Result<Member
 }
 
 async fn serve(mesh: &Mesh, settings: &Settings, stop: CancellationToken) -> anyhow::Result<()> {
-    let config = Config::new(settings.gateway).with_api_key(settings.api_key.clone());
+    let config = Config::new(settings.gateway).with_api_key(settings.api_key.clone()).with_limits(settings.limits);
     let peers = Arc::new(mesh.clone());
     let gateway = match settings.any_port {
         true => Gateway::bind_or_any_port(config, peers).await?,

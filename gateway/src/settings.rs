@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
+use mesh_gateway::Limits;
 use mesh_gateway::announce::Format;
 use mesh_mesh::JoinToken;
 
@@ -40,6 +41,12 @@ pub(crate) struct Args {
     /// The key that clients must send; required when the gateway is not on loopback.
     #[arg(long, value_name = "KEY", env = "MESH_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
+    /// Requests answered at the same time; more are refused with 429 [default: 1024].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_requests: Option<u32>,
+    /// Connections of clients at the same time, each an open file; more wait [default: 2048].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_connections: Option<u32>,
     /// The gateway's name in the mesh [default: the host name].
     #[arg(long)]
     name: Option<String>,
@@ -61,6 +68,7 @@ pub(crate) struct Settings {
     pub(crate) mdns: bool,
     pub(crate) data_dir: PathBuf,
     pub(crate) api_key: Option<String>,
+    pub(crate) limits: Limits,
     pub(crate) name: String,
     pub(crate) log_format: Format,
 }
@@ -92,6 +100,7 @@ impl Settings {
             mdns: !args.no_mdns,
             data_dir: data_dir(args.data_dir)?,
             api_key,
+            limits: Limits::with(args.max_requests, args.max_connections),
             name: args.name.filter(|name| !name.is_empty()).unwrap_or_else(host_name),
             log_format: args.log_format,
         })
@@ -151,6 +160,14 @@ mod tests {
         assert_eq!(settings.listen.to_string(), "0.0.0.0:9338");
         assert!(settings.any_port && settings.token.is_none());
         assert!(!load(&["--gateway", "127.0.0.1:9337"]).unwrap().any_port);
+    }
+
+    #[test]
+    fn limits_are_as_given() {
+        let limits = |args: &[&str]| load(args).map(|settings| (settings.limits.requests, settings.limits.connections));
+        assert_eq!(limits(&[]).unwrap(), (1024, 2048));
+        assert_eq!(limits(&["--max-requests", "7", "--max-connections", "9"]).unwrap(), (7, 9));
+        assert!(limits(&["--max-requests", "0"]).is_err());
     }
 
     #[test]

@@ -259,7 +259,8 @@ fn open_models(settings: &Settings) -> Result<Opened> {
 }
 
 async fn bind_gateway(settings: &Settings, mesh: &Mesh) -> Result<Option<Gateway>> {
-    let config = |addr| mesh_gateway::Config::new(addr).with_api_key(settings.api_key.clone());
+    let config =
+        |addr| mesh_gateway::Config::new(addr).with_api_key(settings.api_key.clone()).with_limits(settings.limits);
     let peers = Arc::new(mesh.clone());
     Ok(match settings.gateway {
         GatewaySetting::Off => None,

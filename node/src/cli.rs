@@ -99,6 +99,12 @@ pub struct NodeArgs {
     /// [default: 0.0.0.0:9338].
     #[arg(long, value_name = "IP:PORT")]
     pub listen: Option<SocketAddr>,
+    /// Requests that the gateway answers at the same time; more are refused with 429 [default: 1024].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_requests: Option<u32>,
+    /// Connections of the gateway's clients at the same time, each an open file; more wait [default: 2048].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_connections: Option<u32>,
     /// Neither look for members on the local network nor let them find this node there (mDNS).
     #[arg(long)]
     pub no_mdns: bool,

@@ -70,6 +70,7 @@ fn serve(
         Err(error) => return fail(&error.to_string(), EXIT_USAGE),
     };
     logs::init(settings.log_format);
+    mesh_gateway::raise_open_files();
     let entry = match entry(&settings) {
         Ok(entry) => entry,
         Err(error) => return fail(&format!("{error:#}"), EXIT_USAGE),

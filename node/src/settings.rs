@@ -3,10 +3,12 @@
 //! The only place of this binary that reads the configuration file or environment defaults.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use kernels_ffi::{FlashAttention, KvType};
 use mesh_engine::llama::Compute;
+use mesh_gateway::Limits;
 use mesh_gateway::announce::Format;
 use mesh_routing::Split;
 use mesh_types::{ByteSize, ModelId};
@@ -54,6 +56,8 @@ pub struct Settings {
     pub stage: StageSettings,
     /// What clients of the gateway must send.
     pub api_key: Option<String>,
+    /// What the gateway bounds.
+    pub limits: Limits,
 }
 
 /// Whether and where `/v1` is served.
@@ -155,6 +159,8 @@ struct ConfigFile {
     device: Option<String>,
     chat_template: Option<PathBuf>,
     api_key: Option<String>,
+    max_requests: Option<NonZeroU32>,
+    max_connections: Option<NonZeroU32>,
     split: Option<String>,
     models: Vec<ConfigModel>,
 }
@@ -181,6 +187,9 @@ impl Settings {
         let gateway = gateway(args.gateway.as_deref().or(file.gateway.as_deref()))?;
         let api_key = args.api_key.clone().or(file.api_key.clone()).filter(|key| !key.is_empty());
         require_key(gateway, api_key.as_deref())?;
+        let limit = |flag: Option<u32>, file: Option<NonZeroU32>| flag.or(file.map(NonZeroU32::get));
+        let (requests, connections) =
+            (limit(args.max_requests, file.max_requests), limit(args.max_connections, file.max_connections));
         let (models, model_defaults) = models(&args, &file)?;
         Ok(Self {
             name: args.name.clone().or(file.name.clone()).unwrap_or_else(host_name),
@@ -195,6 +204,7 @@ impl Settings {
             model_defaults,
             stage: stage(&args, &file)?,
             api_key,
+            limits: Limits::with(requests, connections),
         })
     }
 }

@@ -37,13 +37,14 @@ fn flags_win_over_the_file() {
     let path = dir.path().join("c.toml");
     std::fs::write(
         &path,
-        "name = 'file'\nctx = 1024\nparallel = 2\ngpu_layers = 3\ncache = '20G'\n[[models]]\npath = 'm.gguf'\nname = 'x'\n",
+        "name = 'file'\nctx = 1024\nparallel = 2\ngpu_layers = 3\ncache = '20G'\nmax_requests = 5\n[[models]]\npath = 'm.gguf'\nname = 'x'\n",
     )
     .unwrap();
     let settings = Settings::load(NodeArgs { config: Some(path.clone()), ctx: Some(512), ..args() }).unwrap();
     assert_eq!((settings.name.as_str(), settings.stage.ctx, settings.stage.parallel), ("file", Some(512), 2));
     assert_eq!(settings.stage.compute.gpu_layers, Some(3));
     assert_eq!((settings.cache, settings.memory), (Some(ByteSize(20 << 30)), None));
+    assert_eq!((settings.limits.requests, settings.limits.connections), (5, 2048));
     assert_eq!(settings.models[0].name.as_str(), "x");
     std::fs::write(&path, "colour = 1").unwrap();
     let error = Settings::load(NodeArgs { config: Some(path), ..args() }).unwrap_err();
