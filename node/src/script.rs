@@ -28,8 +28,8 @@ use mesh_engine::scripted::Script;
 use mesh_types::TokenId;
 use serde::Deserialize;
 
-/// Answers that are remembered, so that each is found and cut once and not for every token.
-const REMEMBERED: usize = 64;
+/// Prompts whose answers are remembered, so that each is found once and not for every token: more than sequences run.
+const REMEMBERED: usize = 512;
 
 /// A script.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -72,13 +72,18 @@ impl ModelScript {
         Duration::from_millis(self.token_ms)
     }
 
-    /// What the model writes after `prompt`.
-    pub fn answer(&self, prompt: &str) -> &str {
-        let holds = |rule: &&Rule| {
+    /// All that the model may write.
+    fn answers(&self) -> impl Iterator<Item = &str> {
+        self.rules.iter().map(|rule| rule.say.as_str()).chain([self.otherwise.as_str()])
+    }
+
+    /// Which of the answers the model writes after `prompt`.
+    fn choose(&self, prompt: &str) -> usize {
+        let holds = |rule: &Rule| {
             rule.contains.iter().all(|text| prompt.contains(text))
                 && !rule.lacks.iter().any(|text| prompt.contains(text))
         };
-        self.rules.iter().find(holds).map_or(&self.otherwise, |rule| &rule.say)
+        self.rules.iter().position(holds).unwrap_or(self.rules.len())
     }
 }
 
@@ -86,6 +91,8 @@ impl ModelScript {
 pub struct Voice {
     script: ModelScript,
     vocab: Vocab,
+    /// Those of the script, in its order.
+    answers: Vec<Arc<[TokenId]>>,
     /// Ends an answer.
     end: TokenId,
     remembered: Mutex<VecDeque<(u64, Arc<[TokenId]>)>>,
@@ -95,7 +102,10 @@ impl Voice {
     /// `script` in the tokens of `vocab`.
     pub fn new(script: ModelScript, vocab: Vocab) -> Self {
         let end = vocab.eog_tokens().first().copied().or(vocab.eos()).unwrap_or_default();
-        Self { script, vocab, end: TokenId(end), remembered: Mutex::default() }
+        // It fails for texts beyond 2 GiB alone.
+        let cut = |text: &str| vocab.tokenize(text, false, true).unwrap_or_default().into_iter().map(TokenId);
+        let answers = script.answers().map(|text| cut(text).collect()).collect();
+        Self { script, vocab, answers, end: TokenId(end), remembered: Mutex::default() }
     }
 
     fn answer(&self, prompt: &[TokenId]) -> Arc<[TokenId]> {
@@ -108,9 +118,7 @@ impl Voice {
         }
         let ids: Vec<i32> = prompt.iter().map(|token| token.0).collect();
         let text = String::from_utf8_lossy(&self.vocab.detokenize(&ids, true)).into_owned();
-        // It fails for texts beyond 2 GiB alone.
-        let tokens = self.vocab.tokenize(self.script.answer(&text), false, true).unwrap_or_default();
-        let answer: Arc<[TokenId]> = tokens.into_iter().map(TokenId).collect();
+        let answer = self.answers.get(self.script.choose(&text)).map(Arc::clone).unwrap_or_default();
         remembered.push_back((key, Arc::clone(&answer)));
         if remembered.len() > REMEMBERED {
             remembered.pop_front();
@@ -147,7 +155,7 @@ mod tests {
         )
         .unwrap();
         for (prompt, said) in [("a b", "both"), ("a b c", "one"), ("b", "one"), ("a", "?"), ("", "?")] {
-            assert_eq!(script.answer(prompt), said, "{prompt}");
+            assert_eq!(script.answers().nth(script.choose(prompt)), Some(said), "{prompt}");
         }
         assert_eq!(script.token_time(), Duration::ZERO);
     }
