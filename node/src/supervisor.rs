@@ -263,7 +263,7 @@ impl Supervisor {
             loop {
                 match run.events.recv().await {
                     Some(Ok(TokenEvent::Finished { .. })) => return Ok(()),
-                    Some(Ok(TokenEvent::Token { .. })) => {}
+                    Some(Ok(TokenEvent::Token { .. } | TokenEvent::Prompt(_))) => {}
                     Some(Err(error)) => return Err(failed(error.to_string())),
                     None => return Err(failed("the run ended without a word".to_owned())),
                 }

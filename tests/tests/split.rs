@@ -77,6 +77,67 @@ fn endless(stream: bool) -> Value {
            "ignore_eos": true, "stream": stream})
 }
 
+/// A text that is drawn, and the same text as a prompt that is scored, have the same log probabilities: at each of these,
+/// which agree with each other.
+fn scores_are_those_of_the_draws(bases: &[&str]) {
+    let complete = |base: &str, body: Value| {
+        let (status, answer) = http::post(base, "/completions", &body).json();
+        assert_eq!(status, 200, "{answer}");
+        answer
+    };
+    let close = |one: &[Option<f64>], other: &[Option<f64>]| {
+        let apart = |(a, b): (&Option<f64>, &Option<f64>)| (a.unwrap_or_default() - b.unwrap_or_default()).abs();
+        one.len() == other.len() && one.iter().zip(other).map(apart).all(|apart| apart < 0.05)
+    };
+    let numbers = |values: &Value| values.as_array().unwrap().iter().map(Value::as_f64).collect::<Vec<_>>();
+    // More tokens than are scored at a time.
+    let opening = "The sea is wide, and the ships on it are small. ".repeat(4) + "Once upon a time, there was";
+    let mut told: Vec<Vec<Option<f64>>> = Vec::new();
+    for base in bases {
+        let asked = json!({"model": SMOLLM2, "prompt": opening, "max_tokens": 24, "temperature": 0, "logprobs": 2,
+                           "ignore_eos": true});
+        let drawn = complete(base, asked);
+        let (drawn, text) = (&drawn["choices"][0]["logprobs"], drawn["choices"][0]["text"].as_str().unwrap());
+        let whole = format!("{opening}{text}");
+        let asked = json!({"model": SMOLLM2, "prompt": whole, "max_tokens": 0, "echo": true, "logprobs": 2});
+        let scored = complete(base, asked);
+        assert_eq!(scored["choices"][0]["text"], whole);
+        assert_eq!(
+            (&scored["usage"]["completion_tokens"], &scored["choices"][0]["finish_reason"]),
+            (&json!(0), &json!("length"))
+        );
+        let scored = &scored["choices"][0]["logprobs"];
+        let (drawn_values, values) = (numbers(&drawn["token_logprobs"]), numbers(&scored["token_logprobs"]));
+        assert!(values.len() > 64 && values[0].is_none() && values[1..].iter().all(Option::is_some), "{scored}");
+        assert!(scored["top_logprobs"][0].is_null() && scored["top_logprobs"][1].as_object().unwrap().len() == 2);
+        let tail = &values[values.len() - drawn_values.len()..];
+        assert_eq!(
+            scored["tokens"].as_array().unwrap()[values.len() - tail.len()..],
+            *drawn["tokens"].as_array().unwrap()
+        );
+        // Tokens one at a time are rounded otherwise than many at once.
+        assert!(close(&drawn_values, tail), "{drawn_values:?} and {tail:?}");
+        let likeliest = |at: usize| scored["top_logprobs"][at].as_object().unwrap().values().filter_map(Value::as_f64);
+        let greedy = (values.len() - tail.len()..values.len())
+            .filter(|at| values[*at].unwrap() >= likeliest(*at).fold(f64::NEG_INFINITY, f64::max));
+        assert!(greedy.count() + 1 >= tail.len(), "what is drawn greedily is the likeliest, but for ties");
+        // One token more, as harnesses ask for it; the same prompt is scored again, though all of it is cached.
+        let asked =
+            json!({"model": SMOLLM2, "prompt": whole, "max_tokens": 1, "echo": true, "logprobs": 2, "stream": true});
+        let events = http::post(base, "/completions", &asked).events();
+        let of = |event: &Event| match event {
+            Event::Json(value) => {
+                numbers(&value["choices"][0]["logprobs"].get("token_logprobs").cloned().unwrap_or(json!([])))
+            }
+            Event::Done => Vec::new(),
+        };
+        let again: Vec<_> = events.iter().flat_map(of).collect();
+        assert!(again.len() == values.len() + 1 && close(&again[..values.len()], &values), "{again:?} and {values:?}");
+        told.push(values);
+    }
+    assert!(told.windows(2).all(|pair| close(&pair[0], &pair[1])), "the stages score as one: {told:?}");
+}
+
 /// What has to follow the loss of a stage in mid-stream: an error as the last event, soon, and no normal ending.
 fn assert_broken(mut answer: http::Answer, since: Instant) {
     let events = answer.events();
@@ -109,6 +170,8 @@ fn a_split_model_says_what_the_unsplit_one_says() {
     assert!(text(&expected).len() > 40, "{expected}");
     assert_eq!(text(&split), text(&expected));
     assert_eq!(split["usage"], expected["usage"]);
+
+    scores_are_those_of_the_draws(&[&unsplit_base, &cluster.base]);
 
     let mut body = greedy(48);
     body["stream"] = json!(true);

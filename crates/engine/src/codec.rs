@@ -24,7 +24,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::error::StageError;
-use crate::frame::{Frame, MAX_DRAFTS};
+use crate::frame::{Frame, MAX_EXTRA_ROWS};
 use crate::stage::StageSpec;
 use wire::{Kind, PREFIX_LEN, Prefix};
 
@@ -86,7 +86,7 @@ impl Limits {
 /// probabilities 40 and 9 for each of these. A command holds the tokens of its run and a constraint; a reason is cut.
 fn header_limit(spec: &StageSpec) -> u32 {
     let output = 40 + 9 * u32::from(Logprobs::MAX_TOP) + REASON_MAX as u32;
-    let outputs = spec.n_seq.saturating_add(MAX_DRAFTS).saturating_mul(output);
+    let outputs = spec.n_seq.saturating_add(MAX_EXTRA_ROWS).saturating_mul(output);
     let tokens = spec.n_batch.saturating_mul(5);
     let command = spec.n_ctx.saturating_mul(5).saturating_add(CONSTRAINT_ROOM);
     tokens.saturating_add(outputs).max(command).saturating_add(HEADER_ROOM)

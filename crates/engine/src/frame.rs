@@ -16,8 +16,9 @@ pub struct SeqId(pub u32);
 /// How many checkpoints a stage keeps of a slot.
 pub const CHECKPOINTS: usize = 2;
 
-/// Most drafts in one micro-batch. The last stage has room for their logits, besides one row a slot.
-pub const MAX_DRAFTS: u32 = 32;
+/// Most rows in one micro-batch that the last stage reports on besides one a segment: those of drafts, and of prompt
+/// tokens that are scored. It has room for their logits, besides one row a slot.
+pub const MAX_EXTRA_ROWS: u32 = 32;
 
 /// Counts the micro-batches of one link, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -46,6 +47,10 @@ pub enum Want {
     /// The tokens of the segment behind its first are drafts. A token is drawn after each row, up to the first that is
     /// not what the next draft says: an output for each, in order. The slot holds all of the segment afterwards.
     Verified,
+    /// How likely each token of the segment behind its first was, and the one behind its last, which is this one: an
+    /// output for each, in order, with as many log probabilities as the run asks for. Where none is given, a token is
+    /// drawn behind the last.
+    Scored(Option<TokenId>),
     /// The raw logits of every row (f32, `n_vocab` each). Costs bandwidth: for tests and tools.
     Logits,
 }
@@ -180,15 +185,15 @@ pub struct Open {
 pub struct Output {
     /// The slot.
     pub seq: SeqId,
-    /// Position that the drawn token will have (`start + len` of its segment).
+    /// Position of the token; of a drawn one, the one that it will have (`start + len` of its segment).
     pub position: u32,
-    /// The token, for [`Want::Token`].
+    /// The token that was drawn, or that is scored ([`Want::Scored`]).
     pub token: Option<TokenId>,
     /// How likely the token was, where the run asks for it.
     pub logprobs: Option<Logprobs>,
     /// For [`Want::Logits`]: row-major `[len, n_vocab]`.
     pub logits: Option<Vec<f32>>,
-    /// Why no token could be drawn, for [`Want::Token`]: this run fails, the others of the step go on.
+    /// Why no token could be drawn or scored: this run fails, the others of the step go on.
     pub failure: Option<DrawFailure>,
 }
 
@@ -203,8 +208,8 @@ pub enum DrawFailure {
     Internal(String),
 }
 
-/// What came of one micro-batch: one output per segment whose `want` is not `Nothing` (of [`Want::Verified`] one or
-/// more, with consecutive positions), in segment order.
+/// What came of one micro-batch: one output per segment whose `want` is not `Nothing` (of [`Want::Verified`] and
+/// [`Want::Scored`] one or more, with consecutive positions), in segment order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepResult {
     /// Which micro-batch.
@@ -223,7 +228,7 @@ pub struct StepFailure {
 }
 
 impl Output {
-    /// A drawn token, and nothing else.
+    /// A token, and nothing else.
     pub fn token(seq: SeqId, position: u32, token: TokenId) -> Self {
         Self { seq, position, token: Some(token), logprobs: None, logits: None, failure: None }
     }
@@ -235,10 +240,10 @@ impl Output {
 }
 
 impl MicroBatch {
-    /// Tokens that are drafts.
-    pub fn drafts(&self) -> u32 {
-        let verified = self.segments.iter().filter(|segment| segment.want == Want::Verified);
-        verified.fold(0, |drafts, segment| drafts.saturating_add(segment.len - 1))
+    /// Rows that the last stage reports on besides one a segment: at most [`MAX_EXTRA_ROWS`].
+    pub fn extra_rows(&self) -> u32 {
+        let has_them = |segment: &&Segment| matches!(segment.want, Want::Verified | Want::Scored(_));
+        self.segments.iter().filter(has_them).fold(0, |rows, segment| rows.saturating_add(segment.len - 1))
     }
 
     /// Checks all that a stage relies on: sizes against `spec`, slots, positions within the context, and rows present
@@ -268,10 +273,14 @@ impl MicroBatch {
         if sum != self.tokens.len() as u64 {
             return bad(format!("segments of {sum} tokens over {} tokens", self.tokens.len()));
         }
-        if self.drafts() > MAX_DRAFTS {
-            return bad(format!("{} drafts where at most {MAX_DRAFTS} belong", self.drafts()));
+        if self.extra_rows() > MAX_EXTRA_ROWS {
+            return bad(format!("{} rows to report on where at most {MAX_EXTRA_ROWS} belong", self.extra_rows()));
         }
-        if let Some(token) = self.tokens.iter().find(|t| t.0 < 0 || t.0 as u32 >= spec.n_vocab) {
+        let behind = self.segments.iter().filter_map(|segment| match &segment.want {
+            Want::Scored(next) => next.as_ref(),
+            _ => None,
+        });
+        if let Some(token) = self.tokens.iter().chain(behind).find(|token| !is_token(**token, spec)) {
             return bad(format!("token {} of a vocabulary of {}", token.0, spec.n_vocab));
         }
         match &self.rows {

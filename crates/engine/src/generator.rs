@@ -32,6 +32,9 @@ pub struct Generation {
 /// One event of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TokenEvent {
+    /// How likely the prompt's tokens were: of each but the first. Comes once, before all else, where
+    /// [`GenerateSpec::score_prompt`] asks for it.
+    Prompt(Vec<Logprobs>),
     /// A token was drawn.
     Token {
         /// Which.

@@ -30,7 +30,7 @@ pub mod testkit;
 
 pub use error::StageError;
 pub use frame::{
-    Command, DrawFailure, Frame, MAX_DRAFTS, MicroBatch, Open, Output, Rows, Segment, SeqId, StepFailure, StepId,
+    Command, DrawFailure, Frame, MAX_EXTRA_ROWS, MicroBatch, Open, Output, Rows, Segment, SeqId, StepFailure, StepId,
     StepResult, Want,
 };
 pub use generator::{GenerateError, Generation, Generator, TokenEvent};

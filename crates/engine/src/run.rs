@@ -93,9 +93,7 @@ impl Run {
         let Some(history) = self.generated.get(..index as usize) else {
             return Err(DrawFailure::Internal(format!("the tokens before position {position} are not known")));
         };
-        if logits.iter().any(|logit| logit.is_nan() || *logit == f32::INFINITY) {
-            return Err(DrawFailure::Internal(SampleError::NotFinite.to_string()));
-        }
+        check(logits)?;
         let constraint = self.constraint.as_mut().map_err(|failure| failure.clone())?;
         let token = match (constraint, is_plain(&self.open)) {
             (None, true) => drawer.draw(logits, &self.open.sampling, Draw::from(index)).map_err(failure)?,
@@ -117,9 +115,26 @@ impl Run {
         Ok(Drawn { token, logprobs })
     }
 
+    /// How likely `token`, which stands in the prompt, was by the raw `logits` before it.
+    ///
+    /// # Errors
+    /// [`DrawFailure`]; the run cannot go on.
+    pub fn score(&self, logits: &[f32], token: TokenId) -> Result<Logprobs, DrawFailure> {
+        check(logits)?;
+        Ok(log_probabilities(logits, token, usize::from(self.open.logprobs.unwrap_or(0))))
+    }
+
     /// The slot that it was opened on.
     pub fn seq(&self) -> SeqId {
         self.open.seq
+    }
+}
+
+/// That these are usable.
+fn check(logits: &[f32]) -> Result<(), DrawFailure> {
+    match logits.iter().any(|logit| logit.is_nan() || *logit == f32::INFINITY) {
+        true => Err(DrawFailure::Internal(SampleError::NotFinite.to_string())),
+        false => Ok(()),
     }
 }
 

@@ -193,7 +193,9 @@ impl Worker {
 
     async fn batch(&mut self, batch: MicroBatch) -> Result<Frame, StageError> {
         batch.check(&self.shared.spec)?;
-        for segment in batch.segments.iter().filter(|s| matches!(s.want, Want::Token | Want::Verified)) {
+        for segment in
+            batch.segments.iter().filter(|s| matches!(s.want, Want::Token | Want::Verified | Want::Scored(_)))
+        {
             if self.slots.prompt_len(segment.seq).is_none() && self.shared.spec.is_last() {
                 return Err(StageError::InvalidFrame(format!(
                     "a token wanted of slot {} without a run",
@@ -258,6 +260,10 @@ impl Worker {
                     outputs.extend(self.verified(segment, &rows));
                     continue;
                 }
+                Want::Scored(next) => {
+                    outputs.extend(self.scored(segment, &rows, next));
+                    continue;
+                }
                 Want::Logits => {
                     let all = (segment.start..end).zip(rows);
                     let all = all.flat_map(|(at, row)| self.logits(row, self.next(segment.seq, at + 1)));
@@ -280,6 +286,20 @@ impl Worker {
             outputs.push(self.token(segment.seq, end, row));
         }
         outputs
+    }
+
+    /// How likely the tokens behind the rows were, the last of which is `next`, or is drawn.
+    fn scored(&self, segment: &Segment, rows: &[&[f32]], next: Option<TokenId>) -> Vec<Output> {
+        let seq = segment.seq;
+        let score = |(row, end): (&&[f32], u32)| {
+            let is_last = end == segment.start + segment.len;
+            let token = if is_last { next } else { self.slots.tokens(seq, end + 1).last().copied() };
+            let Some(token) = token else { return self.token(seq, end, row) };
+            let logits: Vec<f32> = self.logits(row, self.next(seq, end)).collect();
+            let top = usize::from(self.slots.logprobs(seq).unwrap_or(0));
+            Output { logprobs: Some(log_probabilities(&logits, token, top)), ..Output::token(seq, end, token) }
+        };
+        rows.iter().zip(segment.start + 1..).map(score).collect()
     }
 
     fn token(&self, seq: SeqId, end: u32, row: &[f32]) -> Output {

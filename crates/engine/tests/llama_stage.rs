@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use mesh_engine::llama::{Compute, Limits, LlamaStage, LlamaStageConfig};
 use mesh_engine::testkit::{GEMMA3, SMOLLM2, Script, Split, run};
 use mesh_engine::{
-    Command, Frame, MAX_DRAFTS, MicroBatch, Open, Segment, SeqId, Stage, StageError, StageLink, StepFailure, StepId,
-    StepResult, Want,
+    Command, Frame, MAX_EXTRA_ROWS, MicroBatch, Open, Segment, SeqId, Stage, StageError, StageLink, StepFailure,
+    StepId, StepResult, Want,
 };
 use mesh_types::{LayerRange, RequestId, Sampling, TokenId};
 use tokio::time::timeout;
@@ -203,7 +203,7 @@ async fn logits_beyond_the_limit_fail() {
     split.limits.n_batch = 64;
     let stage = LlamaStage::load(split.unsplit().unwrap()).unwrap();
     // A row a slot, and one a draft.
-    let most = stage.spec().n_seq + MAX_DRAFTS;
+    let most = stage.spec().n_seq + MAX_EXTRA_ROWS;
     let mut script = Script::new(4, stage.spec().n_vocab);
     script.batch(&[(0, most, Want::Logits)]);
     assert!(matches!(run(&stage, script.frames()).await.unwrap()[0], Frame::Result(_)));

@@ -32,10 +32,10 @@ pub(crate) fn parse(body: &[u8], context: &Context) -> Result<Parsed, Fault> {
         model: settings::model(&request)?,
         messages: Vec::new(),
         raw: None,
-        max_tokens: Some(settings::count(&request, "max_tokens")?.unwrap_or(DEFAULT_MAX_TOKENS)),
+        max_tokens: Some(settings::count_or_zero(&request, "max_tokens")?.unwrap_or(DEFAULT_MAX_TOKENS)),
         sampling: settings::sampling(&request, 2.0)?,
         logit_bias: settings::logit_bias(&request)?,
-        logprobs: wanted_logprobs(&request, echo)?,
+        logprobs: settings::top("logprobs", request.integer("logprobs")?)?,
         stop: settings::stops(&request, "stop")?,
         tools: Vec::new(),
         tool_choice: ToolChoice::None,
@@ -52,14 +52,6 @@ pub(crate) fn parse(body: &[u8], context: &Context) -> Result<Parsed, Fault> {
     let reply =
         Writer { head, n, answers: vec![Answer::default(); runs.len()], offsets: vec![0; runs.len()], include_usage };
     Ok(Parsed { runs, stream, ignored, reply: Box::new(reply) })
-}
-
-fn wanted_logprobs(request: &Object<'_>, echo: bool) -> Result<Option<u8>, Fault> {
-    let top = settings::top("logprobs", request.integer("logprobs")?)?;
-    match top {
-        Some(_) if echo => Err(request.unsupported("logprobs", "is not supported together with `echo`")),
-        top => Ok(top),
-    }
 }
 
 /// The texts at `path`: each is a text or an array of tokens; an array of such is several.
@@ -245,11 +237,13 @@ mod tests {
             (json!({"best_of": 2}), "best_of"),
             (json!({"prompt": vec!["a"; 9], "n": 2}), "n"),
             (json!({"model": null}), "model"),
-            (json!({"max_tokens": 0}), "max_tokens"),
+            (json!({"max_tokens": -1}), "max_tokens"),
+            (json!({"logprobs": 21}), "logprobs"),
         ] {
             assert_eq!(parsed(extra.clone()).err().unwrap().param.as_deref(), Some(param), "{extra}");
         }
         assert_eq!(parsed(json!({})).unwrap().runs[0].max_tokens, Some(16));
+        assert_eq!(parsed(json!({"max_tokens": 0})).unwrap().runs[0].max_tokens, Some(0));
     }
 
     #[test]

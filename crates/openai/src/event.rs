@@ -57,13 +57,13 @@ impl Event {
     }
 }
 
-/// How likely a drawn token was.
+/// How likely a token was.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenLogprob {
     /// The token's bytes; not always whole characters.
     pub piece: Vec<u8>,
-    /// The natural logarithm of its probability.
-    pub logprob: f32,
+    /// The natural logarithm of its probability; `None`: nothing stands before it.
+    pub logprob: Option<f32>,
     /// The most likely tokens, the most likely first: bytes and logarithms.
     pub top: Vec<(Vec<u8>, f32)>,
 }

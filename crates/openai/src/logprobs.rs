@@ -28,7 +28,8 @@ fn chat_token(token: &TokenLogprob) -> Value {
         let (token, logprob) = (String::from_utf8_lossy(piece), finite(logprob));
         json!({"token": token, "logprob": logprob, "bytes": piece})
     };
-    let mut shown = entry(&token.piece, token.logprob);
+    // Only what was drawn is shown here: something stands before it.
+    let mut shown = entry(&token.piece, token.logprob.unwrap_or_default());
     shown["top_logprobs"] = token.top.iter().map(|(piece, logprob)| entry(piece, *logprob)).collect();
     shown
 }
@@ -45,12 +46,13 @@ pub(crate) fn completion(tokens: &[TokenLogprob], mut offset: usize) -> (Option<
         offsets.push(offset);
         offset += text(&token.piece).chars().count();
     }
-    let top = |token: &TokenLogprob| -> Map<String, Value> {
-        token.top.iter().map(|(piece, logprob)| (text(piece), json!(finite(*logprob)))).collect()
+    let top = |token: &TokenLogprob| -> Option<Map<String, Value>> {
+        token.logprob?;
+        Some(token.top.iter().map(|(piece, logprob)| (text(piece), json!(finite(*logprob)))).collect())
     };
     let logprobs = json!({
         "tokens": tokens.iter().map(|token| text(&token.piece)).collect::<Vec<_>>(),
-        "token_logprobs": tokens.iter().map(|token| finite(token.logprob)).collect::<Vec<_>>(),
+        "token_logprobs": tokens.iter().map(|token| token.logprob.map(finite)).collect::<Vec<_>>(),
         "top_logprobs": tokens.iter().map(top).collect::<Vec<_>>(),
         "text_offset": offsets,
     });
@@ -68,8 +70,8 @@ mod tests {
     fn tokens() -> Vec<TokenLogprob> {
         let top = vec![(b"a".to_vec(), -0.5), (vec![0xc3], f32::NEG_INFINITY)];
         vec![
-            TokenLogprob { piece: "aé".into(), logprob: -0.5, top },
-            TokenLogprob { piece: vec![0xc3], logprob: -2.0, top: Vec::new() },
+            TokenLogprob { piece: "aé".into(), logprob: Some(-0.5), top },
+            TokenLogprob { piece: vec![0xc3], logprob: Some(-2.0), top: Vec::new() },
         ]
     }
 
@@ -88,5 +90,16 @@ mod tests {
         });
         assert_eq!((completion, offset), (Some(expected), 6));
         assert!(ChatLogprobs::of(&[]).is_none());
+    }
+
+    #[test]
+    fn the_first_token_of_a_prompt_has_no_probability() {
+        let first = TokenLogprob { piece: b"a".to_vec(), ..TokenLogprob::default() };
+        let (shown, _) = completion(&[first, tokens().remove(1)], 0);
+        let expected = json!({
+            "tokens": ["a", "\u{fffd}"], "token_logprobs": [null, -2.0], "top_logprobs": [null, {}],
+            "text_offset": [0, 1],
+        });
+        assert_eq!(shown, Some(expected));
     }
 }

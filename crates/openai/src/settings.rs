@@ -165,6 +165,11 @@ pub(crate) fn count(request: &Object<'_>, field: &str) -> Result<Option<u32>, Fa
     }
 }
 
+/// A number of things, of which none may be wanted.
+pub(crate) fn count_or_zero(request: &Object<'_>, field: &str) -> Result<Option<u32>, Fault> {
+    if request.integer(field)? == Some(0) { Ok(Some(0)) } else { count(request, field) }
+}
+
 /// How many choices a request wants for each of `prompts`.
 pub(crate) fn choices(request: &Object<'_>, prompts: usize) -> Result<usize, Fault> {
     let n = count(request, "n")?.unwrap_or(1) as usize;

@@ -181,10 +181,10 @@ struct Part {
     seq: SeqId,
     want: Want,
     start: u32,
-    /// Where a drawn token goes; the first of several.
+    /// Of the token that comes home; of the first of several.
     position: u32,
-    /// Expected to be drawn before the last one.
-    drafts: Vec<TokenId>,
+    /// Drafts, which may come home before a token that is drawn; or the tokens that are scored, which have to.
+    expected: Vec<TokenId>,
 }
 
 impl Scheduler {
@@ -228,10 +228,12 @@ impl Scheduler {
         self.check_wishes(&spec)?;
         let run = RunId(self.next_run);
         self.next_run += 1;
-        let nothing_to_draw = spec.max_tokens == 0;
-        self.runs.insert(run, Run::new(spec, self.limits.rolls_back));
-        if nothing_to_draw {
-            self.finish(run, FinishReason::Length);
+        let state = Run::new(spec, self.limits.rolls_back);
+        let nothing_to_draw = state.spec.max_tokens == 0;
+        let nothing_to_compute = nothing_to_draw && (state.scores.is_none() || state.computed_len() == 0);
+        self.runs.insert(run, state);
+        if nothing_to_compute {
+            self.take_scores(run, Vec::new());
             return Ok(run);
         }
         self.queue.push_back(run);

@@ -78,6 +78,8 @@ pub struct GenerateSpec {
     /// How many of the most likely tokens are reported with each drawn one and its own log probability, at most
     /// [`Logprobs::MAX_TOP`]; `None`: nothing is.
     pub logprobs: Option<u8>,
+    /// Whether the same is reported of the prompt's tokens. The whole prompt is computed then, whatever is cached.
+    pub score_prompt: bool,
     /// What may be generated.
     pub constraint: Option<Constraint>,
     /// Tokens that end the run; a drawn one is reported and not computed further. Empty where `ignore_eos` holds and no
@@ -98,17 +100,18 @@ impl GenerateSpec {
             sampling: Sampling::default(),
             logit_bias: Vec::new(),
             logprobs: None,
+            score_prompt: false,
             constraint: None,
             stop_tokens: Vec::new(),
         }
     }
 }
 
-/// How likely a drawn token was: natural logarithms of the softmax of the raw logits, before biases, penalties, grammars
+/// How likely a token was: natural logarithms of the softmax of the raw logits, before biases, penalties, grammars
 /// and filters.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Logprobs {
-    /// Of the token that was drawn.
+    /// Of the token that was drawn, or that stands in the prompt.
     pub chosen: f32,
     /// The most likely tokens, the most likely first and equal ones by id; as many as were asked for.
     pub top: Vec<(TokenId, f32)>,

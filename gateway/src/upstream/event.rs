@@ -83,7 +83,7 @@ impl Reader {
 
 fn logprob(token: v1::TokenLogprob) -> TokenLogprob {
     let top = token.top.into_iter().map(|top| (top.piece, top.logprob)).collect();
-    TokenLogprob { piece: token.piece, logprob: token.logprob, top }
+    TokenLogprob { piece: token.piece, logprob: (!token.is_first).then_some(token.logprob), top }
 }
 
 #[cfg(test)]
@@ -99,11 +99,11 @@ mod tests {
     #[test]
     fn log_probabilities_and_stop_strings_come_before() {
         let (mut reader, mut before) = (Reader::default(), VecDeque::new());
-        let token = v1::TokenLogprob { piece: b"a".to_vec(), logprob: -1.0, top: Vec::new() };
-        let delta = v1::Delta { text: "a".into(), logprobs: vec![token], ..Default::default() };
-        assert_eq!(reader.read(Wire::Delta(delta), &mut before), Ok(Some(Event::Text("a".into()))));
-        let seen = TokenLogprob { piece: b"a".to_vec(), logprob: -1.0, top: Vec::new() };
-        assert_eq!(before.pop_front(), Some(Event::Logprobs(vec![seen])));
+        let token = |is_first| v1::TokenLogprob { piece: b"a".to_vec(), logprob: -1.0, is_first, ..Default::default() };
+        let delta = v1::Delta { text: "aa".into(), logprobs: vec![token(true), token(false)], ..Default::default() };
+        assert_eq!(reader.read(Wire::Delta(delta), &mut before), Ok(Some(Event::Text("aa".into()))));
+        let seen = |logprob| TokenLogprob { piece: b"a".to_vec(), logprob, top: Vec::new() };
+        assert_eq!(before.pop_front(), Some(Event::Logprobs(vec![seen(None), seen(Some(-1.0))])));
         let end = v1::Finished { stop: Some("END".into()), ..finished(FinishReason::Stop, Usage::default()) };
         assert!(reader.read(Wire::Finished(end), &mut before).is_ok());
         assert_eq!(before.pop_front(), Some(Event::Stop("END".into())));

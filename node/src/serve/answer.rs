@@ -30,11 +30,21 @@ pub struct Answer {
     parser: Reading,
     /// Events that are still to be said.
     ready: VecDeque<Event>,
+    /// The prompt, which is said once it is known how likely its tokens are.
+    echo: Option<Echo>,
     calls: usize,
     usage: Usage,
     thinking: Thinking,
     /// For the ledger: what it answers, its tokens, and what the client is told. `None`: it is not to be remembered.
     remembered: Option<Remembered>,
+}
+
+/// A prompt that the answer begins with.
+struct Echo {
+    text: String,
+    tokens: Vec<TokenId>,
+    /// Tokens at its beginning that are not in the text.
+    unwritten: usize,
 }
 
 struct Remembered {
@@ -71,20 +81,29 @@ impl Answer {
         let mut sampling = model.sampling(&request.sampling);
         sampling.ignore_eos &= !demand::ends(enforced.constraint.as_ref());
         let prompt_tokens = u32::try_from(prompt.tokens.len()).unwrap_or(u32::MAX);
+        let echoes = request.raw.is_some_and(|raw| raw.echo);
+        let score_prompt = echoes && request.logprobs.is_some();
+        let echo = Echo {
+            text: prompt.text,
+            tokens: if score_prompt { prompt.tokens.clone() } else { Vec::new() },
+            unwritten: prompt.unwritten,
+        };
         let spec = GenerateSpec {
             max_tokens: request.max_tokens.unwrap_or(u32::MAX),
             stop_tokens: if sampling.ignore_eos { Vec::new() } else { model.end_tokens() },
             sampling,
             logit_bias: request.logit_bias,
             logprobs: request.logprobs,
+            score_prompt,
             constraint: enforced.constraint,
             ..GenerateSpec::new(request.request, prompt.tokens)
         };
         let generation = generator.generate(spec).await.map_err(fault)?;
         let mut ready = VecDeque::new();
         ready.push_back(Event::Started(v1::Started { prompt_tokens, seed: sampling.seed, relaxed: enforced.relaxed }));
-        if request.raw.is_some_and(|raw| raw.echo) {
-            ready.push_back(Event::Delta(v1::Delta { text: prompt.text, ..v1::Delta::default() }));
+        let mut echo = echoes.then_some(echo);
+        if !score_prompt && let Some(Echo { text, .. }) = echo.take() {
+            ready.push_back(Event::Delta(v1::Delta { text, ..v1::Delta::default() }));
         }
         Ok(Self {
             model: Arc::clone(model),
@@ -93,6 +112,7 @@ impl Answer {
             stops: StopScanner::new(request.stop),
             parser,
             ready,
+            echo,
             calls: 0,
             usage: Usage { prompt_tokens, ..Usage::default() },
             thinking: Thinking::default(),
@@ -129,6 +149,10 @@ impl Answer {
     /// Takes one event of the run; whether there may be more.
     fn take(&mut self, event: Option<Result<TokenEvent, GenerateError>>, taken: &mut Taken) -> bool {
         match event {
+            Some(Ok(TokenEvent::Prompt(scores))) => {
+                self.say_prompt(&scores);
+                return true;
+            }
             Some(Ok(TokenEvent::Token { token, position, logprobs, usage })) => {
                 taken.push(token, position);
                 taken.logprobs.extend(logprobs.map(|logprobs| self.logprob(token, &logprobs)));
@@ -190,7 +214,21 @@ impl Answer {
     fn logprob(&self, token: TokenId, logprobs: &Logprobs) -> v1::TokenLogprob {
         let piece = |token: TokenId| self.model.vocab.piece(token.0, true);
         let top = |&(token, logprob): &(TokenId, f32)| v1::TopLogprob { piece: piece(token), logprob };
-        v1::TokenLogprob { piece: piece(token), logprob: logprobs.chosen, top: logprobs.top.iter().map(top).collect() }
+        let top = logprobs.top.iter().map(top).collect();
+        v1::TokenLogprob { piece: piece(token), logprob: logprobs.chosen, top, is_first: false }
+    }
+
+    /// Queues the prompt, of whose tokens behind the first these are the log probabilities.
+    fn say_prompt(&mut self, scores: &[Logprobs]) {
+        let Some(Echo { text, tokens, unwritten }) = self.echo.take() else { return };
+        let first = tokens
+            .first()
+            .map(|token| v1::TokenLogprob { is_first: true, ..self.logprob(*token, &Logprobs::default()) });
+        let others = tokens.iter().skip(1).zip(scores).map(|(token, scores)| self.logprob(*token, scores));
+        let mut logprobs: Vec<_> = first.into_iter().chain(others).collect();
+        logprobs.iter_mut().take(unwritten).for_each(|token| token.piece.clear());
+        let tokens = tokens.into_iter().map(|token| token.0).collect();
+        self.ready.push_back(Event::Delta(v1::Delta { text, tokens, position: 0, logprobs }));
     }
 
     fn fail(&mut self, fault: &Fault, taken: &mut Taken) {

@@ -16,6 +16,8 @@ pub(super) struct Prompt {
     pub(super) tokens: Vec<TokenId>,
     /// Its text: the end says how the answer begins.
     pub(super) text: String,
+    /// Tokens at its beginning that are not in the text: of a prompt that a client writes itself, the one put before it.
+    pub(super) unwritten: usize,
     /// Under which its answer is remembered; none for a client that writes its prompts itself.
     pub(super) mark: Option<PromptMark>,
 }
@@ -39,7 +41,7 @@ impl Prompt {
         }
         add_bos(model, &mut tokens);
         let (text, mark) = (layout.whole_text(), Some(PromptMark::of(&layout)));
-        Ok(Self { tokens: tokens.into_iter().map(TokenId).collect(), text, mark })
+        Ok(Self { tokens: tokens.into_iter().map(TokenId).collect(), text, unwritten: 0, mark })
     }
 
     /// Renders the conversation, and finds this model's own answers in it. Turns that make calls get the reasoning back
@@ -64,12 +66,13 @@ impl Prompt {
     /// The prompt of a client that writes it itself.
     fn raw(input: &RawInput, model: &ServedModel) -> Result<Self, Fault> {
         let invalid = |message: String| Fault::invalid(message).with_param("prompt");
+        let mut unwritten = 0;
         let (tokens, text) = match input {
             RawInput::Text { text, add_special, parse_special } => {
                 let cut = model.vocab.tokenize(text, false, *parse_special);
                 let mut tokens = cut.map_err(|error| invalid(format!("the prompt cannot be tokenised: {error}")))?;
                 if *add_special {
-                    add_bos(model, &mut tokens);
+                    unwritten = usize::from(add_bos(model, &mut tokens));
                 }
                 (tokens, text.clone())
             }
@@ -82,7 +85,7 @@ impl Prompt {
         if tokens.is_empty() {
             return Err(invalid("the prompt is empty: it needs at least one token".to_owned()));
         }
-        Ok(Self { tokens: tokens.into_iter().map(TokenId).collect(), text, mark: None })
+        Ok(Self { tokens: tokens.into_iter().map(TokenId).collect(), text, unwritten, mark: None })
     }
 }
 
@@ -99,14 +102,12 @@ pub(super) fn text_of(tokens: &[i32], model: &ServedModel) -> Result<String, Fau
     Ok(String::from_utf8_lossy(&model.vocab.detokenize(tokens, true)).into_owned())
 }
 
-/// Puts the beginning-of-sequence token first where the model wants one. A template may have written it itself; two of
-/// them confuse a model.
-fn add_bos(model: &ServedModel, tokens: &mut Vec<i32>) {
-    if let (true, Some(bos)) = (model.vocab.adds_bos(), model.vocab.bos())
-        && tokens.first() != Some(&bos)
-    {
-        tokens.insert(0, bos);
-    }
+/// Puts the beginning-of-sequence token first where the model wants one; says whether it did. A template may have written
+/// it itself; two of them confuse a model.
+fn add_bos(model: &ServedModel, tokens: &mut Vec<i32>) -> bool {
+    let bos = model.vocab.bos().filter(|bos| model.vocab.adds_bos() && tokens.first() != Some(bos));
+    tokens.splice(..0, bos);
+    bos.is_some()
 }
 
 /// The prompt of these messages, as the template makes it.

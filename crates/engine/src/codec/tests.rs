@@ -55,7 +55,7 @@ fn batch(tokens: usize, n_embd: u32) -> MicroBatch {
 prop_compose! {
     fn any_batch()(
         tokens in 1usize..20, n_embd in prop::option::of(1u32..9), step: u64, seq: u32, start: u32, seed: u32,
-        want in prop::sample::select(vec![Want::Nothing, Want::Token, Want::Logits]),
+        want in prop::sample::select(vec![Want::Nothing, Want::Token, Want::Logits, Want::Scored(None), Want::Scored(Some(TokenId(9)))]),
     ) -> Frame {
         let mut batch = batch(tokens, n_embd.unwrap_or(1));
         batch.step = StepId(step);

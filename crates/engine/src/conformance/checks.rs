@@ -2,6 +2,7 @@
 
 mod drafts;
 mod parking;
+mod scores;
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::frame::{Command, Frame, MicroBatch, Open, Rows, SeqId, StepFailure, S
 type Check = for<'a> fn(&'a Bench<'a>) -> BoxFuture<'a, Result<(), String>>;
 
 /// By name, in the order in which they run.
-pub(super) const ALL: [(&str, Check); 13] = [
+pub(super) const ALL: [(&str, Check); 14] = [
     ("answers every batch once and in order", |bench| order(bench).boxed()),
     ("computes what was sent before the input closed", |bench| graceful(bench).boxed()),
     ("ends the link on an invalid frame", |bench| invalid(bench).boxed()),
@@ -30,6 +31,7 @@ pub(super) const ALL: [(&str, Check); 13] = [
     ("forgets a closed slot", |bench| close(bench).boxed()),
     ("keeps what is retained", |bench| retain(bench).boxed()),
     ("verifies drafts", |bench| drafts::verify(bench).boxed()),
+    ("scores prompts", |bench| scores::score(bench).boxed()),
     ("parks and fetches", |bench| parking::park(bench).boxed()),
 ];
 

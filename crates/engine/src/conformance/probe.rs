@@ -161,9 +161,10 @@ pub(super) fn check_answer(spec: &StageSpec, batch: &MicroBatch, answer: &Frame)
                 .flat_map(|segment| {
                     let logits = if segment.want == Want::Logits { segment.len * spec.n_vocab } else { 0 };
                     let token = segment.want != Want::Logits;
-                    let of_drafts = result.outputs.iter().filter(|output| output.seq == segment.seq).count();
+                    let of_segment = result.outputs.iter().filter(|output| output.seq == segment.seq).count();
                     let positions = match segment.want {
-                        Want::Verified => segment.start + 1..=segment.start + of_drafts.max(1) as u32,
+                        Want::Verified => segment.start + 1..=segment.start + of_segment.max(1) as u32,
+                        Want::Scored(_) => segment.start + 1..=segment.start + segment.len,
                         _ => segment.start + segment.len..=segment.start + segment.len,
                     };
                     positions.map(move |position| (segment.seq, position, token, logits as usize))

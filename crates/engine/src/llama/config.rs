@@ -9,7 +9,7 @@ use mesh_types::{LayerRange, ModelId};
 use serde::{Deserialize, Serialize};
 
 use crate::error::StageError;
-use crate::frame::MAX_DRAFTS;
+use crate::frame::MAX_EXTRA_ROWS;
 use crate::stage::StageSpec;
 
 /// How a llama stage is loaded.
@@ -150,7 +150,7 @@ impl Limits {
             cells: self.n_cells,
             sequences: self.n_seq,
             batch: self.n_batch,
-            logits: self.n_seq.saturating_add(compute.max_logits_rows).saturating_add(MAX_DRAFTS),
+            logits: self.n_seq.saturating_add(compute.max_logits_rows).saturating_add(MAX_EXTRA_ROWS),
             cache_type: cache_type(compute.kv_type),
             fused_attention: compute.flash_attention != FlashAttention::Off,
         }

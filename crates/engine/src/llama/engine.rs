@@ -13,8 +13,10 @@ use super::config::{Fed, LlamaStageConfig};
 use super::sequences::{Parked, Slot};
 use crate::constraint::{Enforcer, Lexicon};
 use crate::error::StageError;
-use crate::frame::{Frame, MAX_DRAFTS, MicroBatch, Output, Rows, Segment, SeqId, StepFailure, StepResult, Want};
-use crate::run::Drawn;
+use crate::frame::{
+    DrawFailure, Frame, MAX_EXTRA_ROWS, MicroBatch, Output, Rows, Segment, SeqId, StepFailure, StepResult, Want,
+};
+use crate::run::{Drawn, Run};
 use crate::sampling::Drawer;
 use crate::stage::StageSpec;
 
@@ -122,7 +124,8 @@ impl Engine {
 
     fn batch(&mut self, batch: MicroBatch) -> Result<Frame, StageError> {
         batch.check(&self.spec)?;
-        let draws = |segment: &&Segment| matches!(segment.want, Want::Token | Want::Verified) && self.spec.is_last();
+        let needs_run = |want| matches!(want, Want::Token | Want::Verified | Want::Scored(_));
+        let draws = |segment: &&Segment| needs_run(segment.want) && self.spec.is_last();
         let without_run = |segment: &&Segment| self.slots[segment.seq.0 as usize].run.is_none();
         if let Some(segment) = batch.segments.iter().filter(draws).find(without_run) {
             let what = format!("a token wanted of slot {} without a run", segment.seq.0);
@@ -239,7 +242,7 @@ impl Engine {
                 _ if !is_last => !self.keeps_rows,
                 Want::Nothing => false,
                 Want::Token => pos + 1 == end,
-                Want::Logits | Want::Verified => true,
+                Want::Logits | Want::Verified | Want::Scored(_) => true,
             };
             let places = (segment.start..end).map(|pos| Place { pos, seq: segment.seq.0, output: output(pos) });
             self.places.extend(places);
@@ -260,6 +263,10 @@ impl Engine {
                 Want::Token => self.draw(segment.seq, position, rows.end - 1)?,
                 Want::Verified => {
                     self.verify(segment, (place, rows), outputs)?;
+                    continue;
+                }
+                Want::Scored(next) => {
+                    self.score(segment, (place, rows), next, outputs)?;
                     continue;
                 }
                 Want::Logits => {
@@ -294,6 +301,39 @@ impl Engine {
         Ok(())
     }
 
+    /// Scores the token behind each row of a segment, the last of which is `next`: where there is none, it is drawn.
+    fn score(
+        &mut self,
+        segment: &Segment,
+        (place, rows): (usize, Range<usize>),
+        next: Option<TokenId>,
+        outputs: &mut Vec<Output>,
+    ) -> Result<(), Stop> {
+        let seq = segment.seq;
+        for (row, position) in rows.clone().zip(segment.start + 1..) {
+            let token = match row + 1 == rows.end {
+                false => self.tokens.get(place + row + 1).copied().map(TokenId),
+                true => next,
+            };
+            let Some(token) = token else {
+                outputs.push(self.draw(seq, position, row)?);
+                break;
+            };
+            let Some(run) = &self.slots[seq.0 as usize].run else { return Err(no_logits()) };
+            let logits = self.context.logits(row).ok_or_else(no_logits)?;
+            match run.score(logits, token) {
+                Ok(logprobs) => {
+                    outputs.push(Output { logprobs: Some(logprobs), ..Output::token(seq, position, token) })
+                }
+                Err(failure) => {
+                    outputs.push(failed(run, position, failure));
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Draws the token that goes to `position`. What is wrong with the run alone does not fail the step.
     fn draw(&mut self, seq: SeqId, position: u32, row: usize) -> Result<Output, Stop> {
         let run = self.slots[seq.0 as usize].run.as_mut();
@@ -301,10 +341,7 @@ impl Engine {
         let logits = self.context.logits(row).ok_or_else(no_logits)?;
         Ok(match run.draw(&mut head.drawer, logits, position) {
             Ok(Drawn { token, logprobs }) => Output { logprobs, ..Output::token(seq, position, token) },
-            Err(failure) => {
-                tracing::warn!(request = %run.open().request, %failure, "no token could be drawn");
-                Output { seq, position, token: None, logprobs: None, logits: None, failure: Some(failure) }
-            }
+            Err(failure) => failed(run, position, failure),
         })
     }
 
@@ -317,6 +354,12 @@ impl Engine {
             false => format!("{error} (requests {})", requests.join(", ")),
         }
     }
+}
+
+/// What is said of a run that cannot go on.
+fn failed(run: &Run, position: u32, failure: DrawFailure) -> Output {
+    tracing::warn!(request = %run.open().request, %failure, "no token could be drawn");
+    Output { seq: run.seq(), position, token: None, logprobs: None, logits: None, failure: Some(failure) }
 }
 
 fn no_logits() -> Stop {
@@ -392,7 +435,7 @@ fn open_head(spec: &StageSpec, model: &Model) -> Result<Option<Head>, StageError
 fn context_params(config: &LlamaStageConfig) -> Result<ContextParams, StageError> {
     let (spec, compute) = (&config.spec, &config.compute);
     let n_outputs = match (spec.is_last(), config.keeps_rows) {
-        (true, _) => compute.max_logits_rows.saturating_add(spec.n_seq).saturating_add(MAX_DRAFTS),
+        (true, _) => compute.max_logits_rows.saturating_add(spec.n_seq).saturating_add(MAX_EXTRA_ROWS),
         (false, true) => spec.n_seq,
         (false, false) => spec.n_batch,
     };

@@ -12,6 +12,10 @@ pub(super) fn of(path: &str) -> Value {
         "/v1/completions" => vec![
             ("text", json!({"model": MODEL, "prompt": "Once upon a time", "max_tokens": 8})),
             ("tokens", json!({"model": MODEL, "prompt": [[1, 2], [3]], "max_tokens": 4, "logprobs": 1})),
+            (
+                "scores",
+                json!({"model": MODEL, "prompt": "The sea is blue.", "max_tokens": 0, "echo": true, "logprobs": 2}),
+            ),
             ("streamed", json!({"model": MODEL, "prompt": "Once", "max_tokens": 4, "stream": true})),
         ],
         "/v1/responses" => vec![

@@ -89,7 +89,7 @@ impl Clients {
     /// Passes an event on, without ever waiting.
     pub(super) fn deliver(&mut self, event: Event) -> Delivery {
         let Event { run, what } = event;
-        if !matches!(what, Ok(TokenEvent::Token { .. })) {
+        if matches!(what, Ok(TokenEvent::Finished { .. }) | Err(_)) {
             if let Some(client) = self.streams.remove(&run) {
                 client.over.cancel();
                 client.last.send(what);

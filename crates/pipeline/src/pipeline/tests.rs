@@ -64,6 +64,7 @@ async fn read(mut generation: Generation) -> (Vec<TokenId>, Result<FinishReason,
         let event = timeout(PATIENCE, generation.events.recv()).await.expect("an event in time");
         match event.expect("an end before the stream is over") {
             Ok(TokenEvent::Token { token, .. }) => tokens.push(token),
+            Ok(TokenEvent::Prompt(_)) => panic!("nothing is scored"),
             Ok(TokenEvent::Finished { reason, usage }) => {
                 assert_eq!(usage.completion_tokens as usize, tokens.len());
                 assert_eq!(generation.events.recv().await, None);

@@ -17,7 +17,7 @@ impl Scheduler {
         {
             let Some(state) = self.runs.get(&run) else { return };
             let (prompt, need) = (&state.spec.prompt, state.need(self.limits.n_ctx));
-            let Some(plan) = self.slots.plan(prompt, need, state.afresh) else { return };
+            let Some(plan) = self.slots.plan(prompt, need, state.computes_all()) else { return };
             self.queue.pop_front();
             self.start(run, &plan);
         }

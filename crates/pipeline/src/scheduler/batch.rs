@@ -1,6 +1,6 @@
 //! How a micro-batch is put together.
 
-use mesh_engine::{MicroBatch, Segment, StepId, Want};
+use mesh_engine::{MAX_EXTRA_ROWS, MicroBatch, Segment, StepId, Want};
 
 use super::run::Phase;
 use super::{Flight, Part, RunId, Scheduler};
@@ -58,7 +58,7 @@ impl Scheduler {
             let want = if drafts.is_empty() { Want::Token } else { Want::Verified };
             add(batch, flight, (id, afresh), Segment { seq, start, len, want });
             if let Some(part) = flight.parts.last_mut() {
-                (part.position, part.drafts) = (start + 1, drafts);
+                (part.position, part.expected) = (start + 1, drafts);
             }
             if let Some(run) = self.runs.get_mut(&id) {
                 run.phase = Phase::Drawing;
@@ -69,8 +69,9 @@ impl Scheduler {
     fn add_prefill(&mut self, batch: &mut MicroBatch, flight: &mut Flight) {
         let room = self.limits.n_batch - batch.tokens.len() as u32;
         let mut room = room.min(self.chunk());
-        while room > 0 {
-            let Some(&id) = self.prefill.front() else { break };
+        // Each once: a chunk that is scored may leave room, and goes to the end of the line.
+        for _ in 0..self.prefill.len() {
+            let Some(&id) = self.prefill.front().filter(|_| room > 0) else { break };
             if self.runs.get(&id).is_some_and(|run| run.alone) {
                 break;
             }
@@ -83,19 +84,30 @@ impl Scheduler {
         if self.decoding() > 0 { self.shared_chunk } else { self.limits.prefill_chunk }
     }
 
-    /// Adds up to `room` prompt tokens of a run; says how many. A run with more of them goes to the end of the line.
+    /// Adds up to `room` prompt tokens of a run, fewer where they are scored; says how many. A run with more of them goes
+    /// to the end of the line.
     fn add_chunk(&mut self, id: RunId, room: u32, batch: &mut MicroBatch, flight: &mut Flight) -> u32 {
         let Some(run) = self.runs.get_mut(&id) else { return 0 };
         let (Some(seq), Phase::Prefill { sent }) = (run.seq, run.phase) else { return 0 };
-        let len = room.min(run.prompt_len() - sent);
+        let scored = run.spec.score_prompt;
+        let room = if scored { room.min(1 + MAX_EXTRA_ROWS.saturating_sub(batch.extra_rows())) } else { room };
+        let len = room.min(run.computed_len() - sent);
         let end = sent + len;
         batch.tokens.extend_from_slice(&run.spec.prompt[sent as usize..end as usize]);
         flight.prompt_tokens += len;
-        let is_last = end == run.prompt_len();
+        let is_last = end == run.computed_len();
         run.phase = if is_last { Phase::Drawing } else { Phase::Prefill { sent: end } };
         run.alone = false;
-        let want = if is_last { Want::Token } else { Want::Nothing };
+        let want = match is_last {
+            _ if scored => Want::Scored(run.spec.prompt.get(end as usize).copied()),
+            true => Want::Token,
+            false => Want::Nothing,
+        };
         add(batch, flight, (id, run.afresh), Segment { seq, start: sent, len, want });
+        if let (true, Some(part)) = (scored, flight.parts.last_mut()) {
+            part.position = sent + 1;
+            part.expected = run.spec.prompt.iter().skip(sent as usize + 1).take(len as usize).copied().collect();
+        }
         if !is_last {
             self.prefill.push_back(id);
         }
@@ -119,5 +131,5 @@ impl Scheduler {
 fn add(batch: &mut MicroBatch, flight: &mut Flight, (run, afresh): (RunId, bool), segment: Segment) {
     let Segment { seq, start, len, want } = segment;
     batch.segments.push(segment);
-    flight.parts.push(Part { run, afresh, seq, want, start, position: start + len, drafts: Vec::new() });
+    flight.parts.push(Part { run, afresh, seq, want, start, position: start + len, expected: Vec::new() });
 }

@@ -3,7 +3,7 @@
 use mesh_engine::{
     Command, DrawFailure, GenerateError, Output, SeqId, StageError, StepFailure, StepId, StepResult, TokenEvent, Want,
 };
-use mesh_types::{Logprobs, TokenId};
+use mesh_types::{FinishReason, Logprobs, TokenId};
 
 use super::{Event, Flight, Part, Progress, RunId, Scheduler};
 
@@ -19,12 +19,36 @@ struct Outcome {
     /// Of a run that was begun again: whether this is of its second try.
     afresh: bool,
     seq: SeqId,
+    /// Of tokens of the prompt.
+    scores: Vec<Logprobs>,
     /// Drawn one after the other; a failure is the last.
     drawn: Vec<Result<Drawn, DrawFailure>>,
     /// Positions that hold what became text.
     held: u32,
     /// Drafts behind them.
     rejected: u32,
+}
+
+impl Outcome {
+    /// Of a part of which nothing came.
+    fn of(part: &Part) -> Self {
+        let &Part { run, afresh, seq, position: held, .. } = part;
+        Self { run, afresh, seq, scores: Vec::new(), drawn: Vec::new(), held, rejected: 0 }
+    }
+}
+
+/// The next of `outputs`, which is to be about `position` of the part's sequence.
+fn next_output<'a>(
+    part: &Part,
+    position: u32,
+    outputs: &mut impl Iterator<Item = &'a Output>,
+) -> Result<&'a Output, String> {
+    let Some(output) = outputs.next() else { return Err(format!("no output for sequence {}", part.seq.0)) };
+    if (output.seq, output.position) == (part.seq, position) {
+        return Ok(output);
+    }
+    let (seq, found) = (output.seq.0, output.position);
+    Err(format!("an output for position {found} of sequence {seq} where {position} of {} belongs", part.seq.0))
 }
 
 impl Scheduler {
@@ -82,19 +106,16 @@ impl Scheduler {
         }
     }
 
-    /// Takes the outputs of a part: one, and one more for every draft that came true. Says what is wrong with them.
+    /// Takes the outputs of a part: one, and one more for every draft that came true or token that was scored. Says what
+    /// is wrong with them.
     fn outcome<'a>(&self, part: &Part, outputs: &mut impl Iterator<Item = &'a Output>) -> Result<Outcome, String> {
+        if matches!(part.want, Want::Scored(_)) {
+            return self.scored(part, outputs);
+        }
         let mut drawn = Vec::with_capacity(1);
-        let mut drafts = part.drafts.iter();
+        let mut drafts = part.expected.iter();
         for position in part.position.. {
-            let Some(output) = outputs.next() else { return Err(format!("no output for sequence {}", part.seq.0)) };
-            if (output.seq, output.position) != (part.seq, position) {
-                let (seq, found) = (output.seq.0, output.position);
-                return Err(format!(
-                    "an output for position {found} of sequence {seq} where {position} of {} belongs",
-                    part.seq.0
-                ));
-            }
+            let output = next_output(part, position, outputs)?;
             let is_last = output.token.is_none() || output.token.as_ref() != drafts.next();
             drawn.push(self.drawn(output)?);
             if is_last {
@@ -102,9 +123,29 @@ impl Scheduler {
             }
         }
         let accepted = drawn.len() as u32 - 1; // at most as many as there are drafts
-        let rejected = part.drafts.len() as u32 - accepted;
-        let held = part.position + accepted;
-        Ok(Outcome { run: part.run, afresh: part.afresh, seq: part.seq, drawn, held, rejected })
+        let rejected = part.expected.len() as u32 - accepted;
+        Ok(Outcome { drawn, held: part.position + accepted, rejected, ..Outcome::of(part) })
+    }
+
+    /// Takes the scores of a part, and what was drawn behind them where something was to be.
+    fn scored<'a>(&self, part: &Part, outputs: &mut impl Iterator<Item = &'a Output>) -> Result<Outcome, String> {
+        let mut outcome = Outcome::of(part);
+        for (position, token) in (part.position..).zip(&part.expected) {
+            let output = next_output(part, position, outputs)?;
+            match (&output.failure, &output.logprobs) {
+                (Some(failure), _) => {
+                    outcome.drawn.push(Err(failure.clone()));
+                    return Ok(outcome);
+                }
+                (None, Some(logprobs)) if output.token == Some(*token) => outcome.scores.push(logprobs.clone()),
+                _ => return Err(format!("position {position} is not the token that was to be scored")),
+            }
+        }
+        if part.want == Want::Scored(None) {
+            let position = part.position + part.expected.len() as u32; // at most the context
+            outcome.drawn.push(self.drawn(next_output(part, position, outputs)?)?);
+        }
+        Ok(outcome)
     }
 
     fn drawn(&self, output: &Output) -> Result<Result<Drawn, DrawFailure>, String> {
@@ -118,10 +159,16 @@ impl Scheduler {
 
     /// Gives a run what was drawn for it; says how many tokens it took.
     fn take_outcome(&mut self, outcome: Outcome) -> u32 {
-        let Outcome { run, afresh, seq, drawn, held, rejected } = outcome;
+        let Outcome { run, afresh, seq, scores, drawn, held, rejected } = outcome;
         let Some(state) = self.runs.get_mut(&run).filter(|state| state.afresh == afresh) else { return 0 };
-        state.accepted += drawn.len() as u32 - 1;
+        state.accepted += (drawn.len() as u32).saturating_sub(1);
         state.rejected += rejected;
+        if !matches!(drawn.first(), Some(Err(_))) {
+            self.take_scores(run, scores);
+        }
+        if drawn.is_empty() {
+            return 0; // a chunk that is not the prompt's last
+        }
         if rejected > 0 {
             self.slots.take_back(seq, held);
         }
@@ -143,6 +190,26 @@ impl Scheduler {
             self.ready.push_back(run);
         }
         taken
+    }
+
+    /// Takes scores of a run's prompt, in order, and tells all of them once they are there. A run that draws nothing is
+    /// over then.
+    pub(super) fn take_scores(&mut self, run: RunId, scores: Vec<Logprobs>) {
+        let Some(state) = self.runs.get_mut(&run) else { return };
+        let all = state.prompt_len() as usize - 1; // never empty
+        let draws_nothing = state.spec.max_tokens == 0;
+        if let Some(so_far) = &mut state.scores {
+            so_far.extend(scores);
+            if so_far.len() < all {
+                return;
+            }
+        }
+        if let Some(scores) = state.scores.take() {
+            self.events.push_back(Event { run, what: Ok(TokenEvent::Prompt(scores)) });
+        }
+        if draws_nothing {
+            self.finish(run, FinishReason::Length);
+        }
     }
 
     /// What the slot holds from the failed part on is uncertain.

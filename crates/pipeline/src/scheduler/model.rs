@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use mesh_engine::{
     Command, Frame, MicroBatch, Output, Segment, SeqId, StageSpec, StepFailure, StepId, StepResult, Want,
 };
-use mesh_types::{LayerRange, ModelId, TokenId};
+use mesh_types::{LayerRange, Logprobs, ModelId, TokenId};
 
 use super::Limits;
 
@@ -24,6 +24,11 @@ pub(super) fn answer(prompt: &[TokenId], count: u32) -> Vec<TokenId> {
     let mut tokens = prompt.to_vec();
     (0..count).for_each(|_| tokens.push(drawn(&tokens)));
     tokens.split_off(prompt.len())
+}
+
+/// How likely it finds the token at `position`, whatever that is.
+pub(super) fn score(position: u32) -> Logprobs {
+    Logprobs { chosen: -f64::from(position) as f32, top: Vec::new() }
 }
 
 pub(super) struct Model {
@@ -120,6 +125,18 @@ impl Model {
             }
             let tokens: Vec<TokenId> = slot.held.iter().map(|held| held.0).collect();
             let position = tokens.len() as u32;
+            if let Want::Scored(next) = segment.want {
+                assert_eq!(next.is_none(), position >= prompt_len, "the token behind is not known");
+                let behind = tokens[segment.start as usize + 1..].iter().copied().chain(next);
+                for (position, token) in (segment.start + 1..).zip(behind) {
+                    let logprobs = Some(score(position));
+                    outputs.push(Output { logprobs, ..Output::token(segment.seq, position, token) });
+                }
+                if next.is_none() {
+                    outputs.push(Output::token(segment.seq, position, drawn(&tokens)));
+                }
+                continue;
+            }
             assert_eq!(segment.want != Want::Nothing, position >= prompt_len, "wants {:?}", segment.want);
             assert!(segment.len > 1 || !verifies, "drafts wanted without any");
             let first = if verifies { segment.start + 1 } else { position };

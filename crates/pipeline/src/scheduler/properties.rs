@@ -6,12 +6,13 @@ use mesh_engine::{Frame, GenerateError, TokenEvent};
 use mesh_types::{FinishReason, GenerateSpec, RequestId, Sampling, TokenId};
 use proptest::prelude::*;
 
-use super::model::{Model, N_VOCAB, answer, drawn};
+use super::model::{Model, N_VOCAB, answer, drawn, score};
 use super::*;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Submit(Prompt, u32, Option<u32>),
+    /// A prompt, most tokens, the index of the one that ends the run, and whether the prompt is scored.
+    Submit(Prompt, u32, Option<u32>, bool),
     Cancel(usize),
     Hold(usize),
     Release(usize),
@@ -39,8 +40,8 @@ fn prompt() -> impl Strategy<Value = Prompt> {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        3 => (prompt(), 0..12u32, prop::option::of(0..6u32))
-            .prop_map(|(prompt, max_tokens, stop_at)| Op::Submit(prompt, max_tokens, stop_at)),
+        3 => (prompt(), 0..12u32, prop::option::of(0..6u32), prop::bool::weighted(0.2))
+            .prop_map(|(prompt, max_tokens, stop_at, score)| Op::Submit(prompt, max_tokens, stop_at, score)),
         1 => any::<usize>().prop_map(Op::Cancel),
         1 => any::<usize>().prop_map(Op::Hold),
         1 => any::<usize>().prop_map(Op::Release),
@@ -87,6 +88,7 @@ struct World {
 #[derive(Default)]
 struct Told {
     tokens: Vec<TokenId>,
+    scored: bool,
     end: Option<Result<FinishReason, GenerateError>>,
     cancelled: bool,
 }
@@ -105,7 +107,7 @@ impl World {
 
     fn apply(&mut self, op: Op) {
         match op {
-            Op::Submit(prompt, max_tokens, stop_at) => self.submit(&prompt, max_tokens, stop_at),
+            Op::Submit(prompt, max_tokens, stop_at, score) => self.submit(&prompt, max_tokens, stop_at, score),
             Op::Cancel(index) => self.each(index, |scheduler, run| scheduler.cancel(run), true),
             Op::Hold(index) => self.each(index, |scheduler, run| scheduler.hold(run), false),
             Op::Release(index) => self.each(index, |scheduler, run| scheduler.release(run), false),
@@ -148,7 +150,7 @@ impl World {
         }
     }
 
-    fn submit(&mut self, prompt: &Prompt, max_tokens: u32, stop_at: Option<u32>) {
+    fn submit(&mut self, prompt: &Prompt, max_tokens: u32, stop_at: Option<u32>, score_prompt: bool) {
         let request = RequestId::new(format!("run {}", self.runs.len()));
         let prompt = self.prompt(prompt);
         let stop_tokens = stop_at.and_then(|at| answer(&prompt, at + 1).pop()).into_iter().collect();
@@ -157,6 +159,7 @@ impl World {
             max_tokens,
             sampling: Sampling::greedy(),
             stop_tokens,
+            score_prompt,
             ..GenerateSpec::new(request, prompt)
         };
         let queued = self.scheduler.queue.len();
@@ -205,7 +208,13 @@ impl World {
             assert!(told.end.is_none(), "an event after the end");
             assert!(!told.cancelled, "an event after the cancel");
             match what {
+                Ok(TokenEvent::Prompt(scores)) => {
+                    assert!(spec.score_prompt && told.tokens.is_empty() && !told.scored);
+                    assert_eq!(scores, (1..spec.prompt.len() as u32).map(score).collect::<Vec<_>>());
+                    told.scored = true;
+                }
                 Ok(TokenEvent::Token { token, position, .. }) => {
+                    assert_eq!(told.scored, spec.score_prompt);
                     assert_eq!(position as usize, spec.prompt.len() + told.tokens.len());
                     assert_eq!(token, drawn(&[&spec.prompt[..], &told.tokens].concat()));
                     told.tokens.push(token);
@@ -213,7 +222,8 @@ impl World {
                 Ok(TokenEvent::Finished { reason, usage }) => {
                     assert_eq!(usage.completion_tokens as usize, told.tokens.len());
                     assert_eq!(usage.prompt_tokens as usize, spec.prompt.len());
-                    assert!(usage.cached_tokens < usage.prompt_tokens);
+                    assert_eq!(told.scored, spec.score_prompt);
+                    assert!(usage.cached_tokens < if spec.score_prompt { 1 } else { usage.prompt_tokens });
                     told.end = Some(Ok(reason));
                 }
                 Err(error) => told.end = Some(Err(error)),

@@ -75,6 +75,7 @@ impl Bench {
             match what.expect("no failure") {
                 TokenEvent::Token { token, .. } => ended.0.push(token),
                 TokenEvent::Finished { usage, .. } => ended.1 = usage.cached_tokens,
+                TokenEvent::Prompt(_) => panic!("nothing is scored"),
             }
         }
         runs.map(|run| told.remove(&run).expect("an end"))

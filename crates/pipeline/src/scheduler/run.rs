@@ -1,7 +1,7 @@
 //! One run, as the scheduler sees it.
 
 use mesh_engine::{Open, SeqId};
-use mesh_types::{FinishReason, GenerateSpec, Sampling, TokenId, Usage};
+use mesh_types::{FinishReason, GenerateSpec, Logprobs, Sampling, TokenId, Usage};
 
 use crate::lookup::Lookup;
 
@@ -22,6 +22,8 @@ pub(super) struct Run {
     /// Whether it was begun again, without a prefix: what it found did not hold.
     pub(super) afresh: bool,
     pub(super) generated: u32,
+    /// How likely the prompt's tokens were, as far as that came home; `None` where it is not asked for, or was told.
+    pub(super) scores: Option<Vec<Logprobs>>,
     /// What may come next; `None` where nothing is drafted.
     pub(super) lookup: Option<Lookup>,
     /// Drafts that came true.
@@ -57,6 +59,7 @@ impl Run {
     pub(super) fn new(spec: GenerateSpec, drafts: bool) -> Self {
         Self {
             lookup: drafts.then(|| Lookup::new(&spec.prompt)),
+            scores: spec.score_prompt.then(Vec::new),
             accepted: 0,
             rejected: 0,
             spec,
@@ -74,6 +77,16 @@ impl Run {
     /// Below the context's size: see `Scheduler::submit`.
     pub(super) fn prompt_len(&self) -> u32 {
         self.spec.prompt.len() as u32
+    }
+
+    /// Prompt tokens that are computed. Where nothing is drawn, the last one is of no use.
+    pub(super) fn computed_len(&self) -> u32 {
+        self.prompt_len() - u32::from(self.spec.max_tokens == 0)
+    }
+
+    /// Whether a prefix may be taken over: what is scored has to be computed.
+    pub(super) fn computes_all(&self) -> bool {
+        self.afresh || self.spec.score_prompt
     }
 
     /// What the stages are told of it.

@@ -5,7 +5,7 @@
 //! text, one more is worth it if its probability is above `per_token * e / (fixed + n * per_token)`. Over a long way
 //! between stages `fixed` is large, and long drafts pay; where many sequences fill the machines, none may.
 
-use mesh_engine::MAX_DRAFTS;
+use mesh_engine::MAX_EXTRA_ROWS;
 use mesh_types::TokenId;
 
 use super::Scheduler;
@@ -49,7 +49,7 @@ impl Scheduler {
     /// For a micro-batch of `share` sequences, which has room for `n_batch` tokens.
     pub(super) fn room_for_drafts(&self, share: usize) -> Room {
         let share = u32::try_from(share).unwrap_or(u32::MAX);
-        let drafts = if self.limits.rolls_back { MAX_DRAFTS } else { 0 };
+        let drafts = if self.limits.rolls_back { MAX_EXTRA_ROWS } else { 0 };
         Room {
             tokens: share,
             expected: f64::from(share),

@@ -1,7 +1,7 @@
 use mesh_engine::{MicroBatch, Open, Output, Segment, StageError, StepResult};
 use mesh_types::{RequestId, Sampling, Usage};
 
-use super::model::{Model, N_VOCAB, answer};
+use super::model::{Model, N_VOCAB, answer, score};
 use super::*;
 
 fn limits(n_seq: u32, n_batch: u32, depth: usize) -> Limits {
@@ -67,7 +67,7 @@ impl Bench {
 
     /// Which runs the events are about, and whether they end them.
     fn told(&mut self) -> Vec<(RunId, bool)> {
-        let is_end = |event: &Event| !matches!(event.what, Ok(TokenEvent::Token { .. }));
+        let is_end = |event: &Event| matches!(event.what, Ok(TokenEvent::Finished { .. }) | Err(_));
         self.events().iter().map(|event| (event.run, is_end(event))).collect()
     }
 }
@@ -114,6 +114,39 @@ fn a_run_goes_through_open_prefill_decode_and_close() {
 }
 
 #[test]
+fn a_prompt_is_scored_in_chunks_that_the_last_stage_has_room_for() {
+    let mut bench = Bench::new(Limits { n_ctx: 256, n_cells: 512, ..limits(2, 128, 2) });
+    // What is kept of it is of no use to a run that wants scores.
+    bench.submit("before", 100, 1);
+    bench.send();
+    bench.compute();
+    bench.told();
+    for (max_tokens, computed) in [(0, 99), (1, 100)] {
+        let scored = GenerateSpec { score_prompt: true, ..spec("a", 100, max_tokens) };
+        bench.scheduler.submit(scored).expect("room");
+        let mut sent = Vec::new();
+        loop {
+            match bench.send() {
+                batches if batches.is_empty() => break,
+                batches => sent.extend(batches),
+            }
+            while bench.model.under_way() > 0 {
+                bench.compute();
+            }
+        }
+        let ends: Vec<u32> = sent.iter().map(|batch| batch[0].1 + batch[0].2).collect();
+        assert_eq!(ends, [33, 66, 99, computed][..if max_tokens == 0 { 3 } else { 4 }]);
+        let events: Vec<_> = bench.events().into_iter().map(|event| event.what.expect("no failure")).collect();
+        let TokenEvent::Prompt(scores) = &events[0] else { panic!("{events:?}") };
+        assert_eq!(scores, &(1..100).map(score).collect::<Vec<_>>());
+        assert_eq!(events.len(), 2 + max_tokens as usize);
+    }
+    let one = GenerateSpec { score_prompt: true, ..spec("a", 1, 0) };
+    bench.scheduler.submit(one).expect("room");
+    assert!(matches!(&bench.events()[..], [Event { what: Ok(TokenEvent::Prompt(none)), .. }, _] if none.is_empty()));
+}
+
+#[test]
 fn decoding_sequences_are_spread_over_the_depth() {
     for (depth, sizes) in [(1, vec![5]), (2, vec![3, 2]), (3, vec![2, 2, 1]), (8, vec![1, 1, 1, 1, 1])] {
         let mut bench = Bench::new(limits(5, 32, depth));
@@ -152,6 +185,7 @@ fn repetitive(limits: Limits, cost: StepCost) -> (u32, Usage) {
                     assert_eq!(told, answer(&prompt, 30));
                     return (steps, usage);
                 }
+                TokenEvent::Prompt(_) => panic!("nothing is scored"),
             }
         }
     }

@@ -3,7 +3,7 @@
 use mesh_types::TokenId;
 
 use crate::conformance::probe::{Bench, Probe, check_answer, name};
-use crate::frame::{Command, Frame, MAX_DRAFTS, SeqId, Want};
+use crate::frame::{Command, Frame, MAX_EXTRA_ROWS, SeqId, Want};
 
 /// Tokens that are drawn one at a time, for the drafts to be compared with.
 const DRAWN: usize = 5;
@@ -50,7 +50,7 @@ async fn passes_on(bench: &Bench<'_>, prompt: &[TokenId]) -> Result<(), String> 
 }
 
 async fn too_many(bench: &Bench<'_>) -> Result<(), String> {
-    let len = MAX_DRAFTS + 2;
+    let len = MAX_EXTRA_ROWS + 2;
     if bench.spec().n_batch < len || bench.spec().n_ctx < len {
         return Ok(());
     }
