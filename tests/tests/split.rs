@@ -79,6 +79,7 @@ fn endless(stream: bool) -> Value {
 
 /// A text that is drawn, and the same text as a prompt that is scored, have the same log probabilities: at each of these,
 /// which agree with each other.
+#[allow(clippy::unwrap_used)] // every one is a check
 fn scores_are_those_of_the_draws(bases: &[&str]) {
     let complete = |base: &str, body: Value| {
         let (status, answer) = http::post(base, "/completions", &body).json();

@@ -3,9 +3,15 @@
 use std::path::Path;
 use std::process::Stdio;
 
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use mesh_mesh::{DataDir, Identity, LocalStatus, Membership, Mesh};
+use mesh_types::FinishReason;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -56,10 +62,9 @@ async fn terminate(child: &mut Child) -> Option<i32> {
     soon(child.wait()).await.unwrap().code()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_program_joins_serves_and_leaves() {
-    let (mesh, node, folder) = node(whole_answer()).await;
-    let mut child = start(folder.path(), &["--join", "-"]);
+/// The program as a member of `mesh`, and what it serves.
+async fn joined(mesh: &Mesh, folder: &Path) -> (Child, Served) {
+    let mut child = start(folder, &["--join", "-"]);
     child.stdin.take().unwrap().write_all(mesh.token().encode().as_bytes()).await.unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let joined = line(&mut lines).await;
@@ -69,8 +74,45 @@ async fn the_program_joins_serves_and_leaves() {
     let addr = gateway.strip_prefix("ready gateway url=http://").and_then(|rest| rest.strip_suffix("/v1"));
     let addr = addr.expect("the url").parse().unwrap();
     assert_eq!(line(&mut lines).await, "ready model   name=m stages=2 nodes=alpha,beta");
+    (child, Served { addr, stop: CancellationToken::new(), tasks: JoinSet::new() })
+}
 
-    let served = Served { addr, stop: CancellationToken::new(), tasks: JoinSet::new() };
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_does_not_read_harms_no_other() {
+    const WORDS: usize = 4000;
+    let (mesh, node, folder) = node(whole_answer()).await;
+    let (mut child, served) = joined(&mesh, folder.path()).await;
+    let words = std::iter::repeat_n([Step::Text("x"), Step::Apart], WORDS).flatten();
+    let steps = [Step::Started].into_iter().chain(words).chain([Step::Finished(FinishReason::Stop)]);
+    node.set(Script::Steps(steps.collect()));
+    // It takes little at a time, so that the gateway has to leave most of the node's events unread.
+    let stream = TcpStream::connect(served.addr).await.unwrap();
+    let handshake = http2::Builder::new(TokioExecutor::new()).initial_stream_window_size(16 << 10).clone();
+    let (mut sender, connection) = handshake.handshake(TokioIo::new(stream)).await.unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let _ = connection.await;
+    });
+    let body: Full<Bytes> = Full::from(chat(json!({"stream": true})).to_string());
+    let request = http::Request::post("http://gateway/v1/chat/completions").body(body).unwrap();
+    let unread = soon(sender.send_request(request)).await.unwrap();
+    node.begun(1).await;
+    node.set(whole_answer());
+    for _ in 0..20 {
+        let answer = served.chat(&chat(json!({}))).await;
+        assert_eq!(answer.json()["choices"][0]["message"]["content"], "Hello 🌍");
+    }
+    let events = Answer::read(unread).await.events();
+    assert_eq!(events.last().map(String::as_str), Some("[DONE]"), "{:?}", &events[events.len() - 2..]);
+    assert_eq!(events.iter().filter(|event| event.contains(r#""content":"x""#)).count(), WORDS);
+    assert_eq!(terminate(&mut child).await, Some(0));
+    mesh.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_program_joins_serves_and_leaves() {
+    let (mesh, node, folder) = node(whole_answer()).await;
+    let (mut child, served) = joined(&mesh, folder.path()).await;
     assert_eq!(served.ask(get("/health")).await.status(), 200);
     assert_eq!(served.chat(&chat(json!({}))).await.json()["choices"][0]["message"]["content"], "Hello 🌍");
 

@@ -55,6 +55,8 @@ pub(crate) enum Step {
     Fault(Fault),
     /// An event without a kind.
     Nonsense,
+    /// What follows is sent by itself.
+    Apart,
     /// Goes on once the test says so.
     Gate,
     /// Waits for ever.
@@ -322,6 +324,10 @@ async fn perform(step: Step, node: &Node) -> Option<Option<Event>> {
         Step::Counted(usage) => Some(Some(Event::Finished(mesh_proto::convert::finished(FinishReason::Stop, usage)))),
         Step::Fault(fault) => Some(Some(Event::Fault(v1::Fault::from(&fault)))),
         Step::Nonsense => Some(None),
+        Step::Apart => {
+            tokio::task::yield_now().await;
+            None
+        }
         Step::Gate => {
             node.gate.acquire().await.unwrap().forget();
             None

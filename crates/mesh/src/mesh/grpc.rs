@@ -34,6 +34,13 @@ const MAX_CALLS: u32 = 1024;
 /// How long a call waits for a new connection.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(12);
 const MEMORY_PIPE: usize = 256 << 10;
+/// Unread bytes of one call's events, and of its request. All calls of a connection bound by these what it holds.
+const EVENTS_WINDOW: u32 = 64 << 10;
+const REQUEST_WINDOW: u32 = 1 << 20;
+/// Unread bytes of all calls of a connection: as many as HTTP/2 can say. Half of them is what h2 allows as overhead of
+/// small frames that nobody has read yet, before it takes the peer for an attacker and ends the connection with all its
+/// calls. Events are small, a step of a model brings one for each of hundreds of calls, and clients read slowly.
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
 /// Either kind of connection.
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -113,7 +120,8 @@ impl Grpc {
 
     fn make_channel(&self, peer: PeerId) -> Channel {
         let endpoint = Endpoint::from_static(ORIGIN)
-            .http2_adaptive_window(true)
+            .initial_stream_window_size(EVENTS_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
             .connect_timeout(CONNECT_DEADLINE)
             .executor(self.server.tasks.clone());
         let (links, server) = (self.links.clone(), self.server.clone());
@@ -162,7 +170,8 @@ impl Server {
         });
         let connection = http2::Builder::new(self.tasks.clone())
             .timer(TokioTimer::new())
-            .adaptive_window(true)
+            .initial_stream_window_size(REQUEST_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
             .max_concurrent_streams(MAX_CALLS)
             .serve_connection(TokioIo::new(io), TowerToHyperService::new(service));
         let mut connection = std::pin::pin!(connection);
