@@ -29,6 +29,13 @@ unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
+/// Characters of one word that llama.cpp's regular expressions cut on any stack.
+const SHORT_WORD: usize = 1 << 10;
+/// Stack that they take for a character: they call themselves for each, and 2 MiB end between 4,000 and 8,000 of them.
+const STACK_PER_CHARACTER: usize = 1 << 10;
+/// Stack that a text may take.
+const MAX_STACK: usize = 1 << 30;
+
 /// Why a text could not be tokenised, or a model has no vocabulary to do it with.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenizeError {
@@ -40,6 +47,12 @@ pub enum TokenizeError {
     TooLong {
         /// Its length.
         bytes: usize,
+    },
+    /// llama.cpp would take more stack for it than there is.
+    #[error("a word of {characters} characters is too long to tokenise")]
+    LongWord {
+        /// Its length.
+        characters: usize,
     },
 }
 
@@ -92,8 +105,32 @@ impl Vocab {
     /// control tokens, such as `<|im_start|>`, as those tokens: right for a rendered template, wrong for user text alone.
     ///
     /// # Errors
-    /// [`TokenizeError::TooLong`] beyond 2 GiB.
+    /// [`TokenizeError::TooLong`] beyond 2 GiB, and [`TokenizeError::LongWord`] beyond a million characters in a row
+    /// that are all blank or none is, where the vocabulary cuts text into words.
     pub fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<i32>, TokenizeError> {
+        let characters = if self.cuts_words() { longest_word(text) } else { 0 };
+        if characters <= SHORT_WORD {
+            return self.tokenize_here(text, add_special, parse_special);
+        }
+        let too_long = TokenizeError::LongWord { characters };
+        let stack = characters.saturating_mul(STACK_PER_CHARACTER);
+        if stack > MAX_STACK {
+            return Err(too_long);
+        }
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("long-word".to_owned()).stack_size(stack + (1 << 20));
+            let tokens = thread.spawn_scoped(scope, || self.tokenize_here(text, add_special, parse_special));
+            tokens.map_err(|_| too_long.clone())?.join().unwrap_or(Err(too_long))
+        })
+    }
+
+    /// Whether llama.cpp cuts a text into words first, which it does for many vocabularies by `std::regex`.
+    fn cuts_words(&self) -> bool {
+        // SAFETY: the vocabulary is live.
+        unsafe { sys::llama_vocab_type(self.raw()) == sys::LLAMA_VOCAB_TYPE_BPE }
+    }
+
+    fn tokenize_here(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<i32>, TokenizeError> {
         let too_long = || TokenizeError::TooLong { bytes: text.len() };
         let len = i32::try_from(text.len()).map_err(|_| too_long())?;
         // A token is at least a byte in nearly all vocabularies; where it is not, the second round has the exact size.
@@ -227,6 +264,20 @@ impl Vocab {
     }
 }
 
+/// Most characters in a row that are all blank, or none of which is.
+fn longest_word(text: &str) -> usize {
+    if text.len() <= SHORT_WORD {
+        return text.len();
+    }
+    let (mut longest, mut length, mut blank) = (0, 0, false);
+    for character in text.chars() {
+        length = if character.is_whitespace() == blank { length + 1 } else { 1 };
+        blank = character.is_whitespace();
+        longest = longest.max(length);
+    }
+    longest
+}
+
 /// Kinds that a token belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenAttr(sys::llama_token_attr);
@@ -240,6 +291,21 @@ impl TokenAttr {
     /// Added to the vocabulary after training; text, but matched before anything else.
     pub fn is_user_defined(self) -> bool {
         self.0 & sys::LLAMA_TOKEN_ATTR_USER_DEFINED != 0
+    }
+
+    /// Stands for what the vocabulary does not have, such as `<unk>`.
+    pub fn is_unknown(self) -> bool {
+        self.0 & sys::LLAMA_TOKEN_ATTR_UNKNOWN != 0
+    }
+
+    /// Takes the spaces before it along, where it is found in a text.
+    pub fn strips_before(self) -> bool {
+        self.0 & sys::LLAMA_TOKEN_ATTR_LSTRIP != 0
+    }
+
+    /// Takes the spaces behind it along, where it is found in a text.
+    pub fn strips_behind(self) -> bool {
+        self.0 & sys::LLAMA_TOKEN_ATTR_RSTRIP != 0
     }
 
     /// A single raw byte.

@@ -9,6 +9,7 @@ mod demand;
 mod model;
 mod prompt;
 mod reading;
+mod tokenizer;
 mod tokens;
 
 use std::pin::Pin;

@@ -267,6 +267,12 @@ impl Array {
         Some(self.bytes.chunks_exact(width).map(move |bytes| decode_int(element, bytes)))
     }
 
+    /// The elements as floats of 32 bits; `None` for other types.
+    pub fn floats(&self) -> Option<impl Iterator<Item = f32> + '_> {
+        let floats = self.bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        (self.element == ValueType::F32).then_some(floats)
+    }
+
     /// The elements as strings; `None` for other types.
     pub fn strings(&self) -> Option<impl Iterator<Item = &[u8]> + '_> {
         (self.element == ValueType::String).then_some(Strings { rest: &self.bytes })
@@ -333,6 +339,8 @@ mod tests {
         assert_eq!(ints(ValueType::I32, &(-7i32).to_le_bytes()), [-7]);
         assert_eq!(ints(ValueType::U64, &u64::MAX.to_le_bytes()), [i128::from(u64::MAX)]);
         assert!(Array::from_encoded(ValueType::F32, 1, vec![0; 4]).ints().is_none());
+        assert!(Array::of_f32s([0.5, -1e9]).floats().unwrap().eq([0.5, -1e9]));
+        assert!(Array::of_i32s([1]).floats().is_none());
     }
 
     #[test]

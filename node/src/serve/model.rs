@@ -9,10 +9,12 @@ use kernels_ffi::Vocab;
 use mesh_chat::{Capability, ChatTemplate, Ledger, SpecialTokens, Strategy, TemplateOrigin};
 use mesh_engine::Generator;
 use mesh_gguf::{ModelInfo, Source};
+use mesh_tokenizer::Tokenizer;
 use mesh_types::{ErrorClass, chat::SamplingOverrides};
 use mesh_types::{Fault, ModelId, Sampling, TokenId};
 use tokio::sync::watch;
 
+use super::tokenizer::LlamaCpp;
 use crate::script::{ModelScript, ScriptError};
 use crate::settings::ModelSettings;
 
@@ -32,6 +34,8 @@ pub struct ServedModel {
     pub info: ModelInfo,
     /// Its vocabulary.
     pub vocab: Vocab,
+    /// Text to its tokens. Remembers those of long texts.
+    pub tokenizer: Tokenizer<LlamaCpp>,
     /// Its chat template.
     pub template: ChatTemplate,
     /// How it calls tools.
@@ -98,6 +102,11 @@ impl ServedModel {
         let source = Arc::new(Source::open(path).map_err(|e| bad(e.to_string()))?);
         let info = ModelInfo::of(source.header()).map_err(|e| bad(e.to_string()))?;
         let vocab = Vocab::load(path).map_err(|e| bad(e.to_string()))?;
+        let tokenizer = super::tokenizer::of(&vocab, source.header().metadata());
+        match tokenizer.fallback() {
+            None => tracing::debug!(model = %settings.name, "text is tokenised by this program"),
+            Some(why) => tracing::info!(model = %settings.name, "text is tokenised by llama.cpp: {why}"),
+        }
         let template = template(settings, &info, &vocab)?;
         let special = special(&vocab).map_err(|e| bad(e.to_string()))?;
         let probed = Capability::probe(&template);
@@ -120,6 +129,7 @@ impl ServedModel {
             source,
             info,
             vocab,
+            tokenizer,
             template,
             capability,
             special,
@@ -171,7 +181,8 @@ impl ServedModel {
     /// All bytes of a token, and whether it is a special one. [`SpecialTokens`] passes blank texts over, too.
     pub fn whole_piece(&self, token: TokenId) -> (Vec<u8>, bool) {
         let (bytes, attr) = (self.vocab.piece(token.0, true), self.vocab.attr(token.0));
-        let is_special = (attr.is_control() || attr.is_user_defined()) && !bytes.trim_ascii().is_empty();
+        let is_special =
+            (attr.is_control() || attr.is_user_defined() || attr.is_unknown()) && !bytes.trim_ascii().is_empty();
         (bytes, is_special)
     }
 
@@ -276,7 +287,7 @@ fn special(vocab: &Vocab) -> Result<SpecialTokens, mesh_chat::ChatError> {
         let attr = vocab.attr(token);
         if attr.is_user_defined() {
             user_defined.extend(vocab.text(token));
-        } else if attr.is_control() {
+        } else if attr.is_control() || attr.is_unknown() {
             control.extend(vocab.text(token));
         }
     }

@@ -69,7 +69,7 @@ impl Prompt {
         let mut unwritten = 0;
         let (tokens, text) = match input {
             RawInput::Text { text, add_special, parse_special } => {
-                let cut = model.vocab.tokenize(text, false, *parse_special);
+                let cut = model.tokenizer.tokenize(text, *parse_special);
                 let mut tokens = cut.map_err(|error| invalid(format!("the prompt cannot be tokenised: {error}")))?;
                 if *add_special {
                     unwritten = usize::from(add_bos(model, &mut tokens));
@@ -126,7 +126,7 @@ fn layout(request: &ChatRequest, messages: &[Message], model: &ServedModel) -> R
 }
 
 fn tokenize(model: &ServedModel, fragment: &Fragment) -> Result<Vec<i32>, Fault> {
-    model.vocab.tokenize(&fragment.text, false, fragment.parse_special).map_err(|error| {
+    model.tokenizer.tokenize(&fragment.text, fragment.parse_special).map_err(|error| {
         Fault::invalid(format!("the conversation cannot be tokenised: {error}")).with_param("messages")
     })
 }
