@@ -89,11 +89,10 @@ pub fn render(
     input: &RenderInput<'_>,
     special: &SpecialTokens,
 ) -> Result<Vec<Fragment>, ChatError> {
-    match (as_given(template, input, special), completed(&input.tools)) {
-        (Err(ChatError::Render(_)), Some(tools)) => {
-            as_given(template, &RenderInput { tools, ..input.clone() }, special)
-        }
-        (result, _) => result,
+    let result = as_given(template, input, special);
+    match completed(&input.tools).filter(|_| matches!(result, Err(ChatError::Render(_)))) {
+        Some(tools) => as_given(template, &RenderInput { tools, ..input.clone() }, special),
+        None => result,
     }
 }
 

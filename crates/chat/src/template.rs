@@ -16,6 +16,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value};
 
 use crate::error::ChatError;
+use python::dict::dict;
 use python::number;
 
 /// The template used for models that bring none (ChatML).
@@ -246,7 +247,7 @@ fn message(message: &Message, arguments: Arguments) -> Value {
         fields.push(("tool_calls", message.tool_calls.iter().map(|made| call(made, arguments)).collect()));
     }
     fields.extend(message.tool_call_id.as_deref().map(|id| ("tool_call_id", Value::from(id))));
-    Value::from_pairs(fields)
+    dict(fields)
 }
 
 fn call(call: &ToolCall, arguments: Arguments) -> Value {
@@ -255,9 +256,8 @@ fn call(call: &ToolCall, arguments: Arguments) -> Value {
         Arguments::Object => number::object(&call.arguments).unwrap_or_else(text),
         Arguments::Text => text(),
     };
-    let function = Value::from_pairs([("name", Value::from(call.name.as_str())), ("arguments", arguments)]);
-    let fields = [("id", Value::from(call.id.as_str())), ("type", Value::from("function")), ("function", function)];
-    Value::from_pairs(fields)
+    let function = dict([("name", Value::from(call.name.as_str())), ("arguments", arguments)]);
+    dict([("id", Value::from(call.id.as_str())), ("type", Value::from("function")), ("function", function)])
 }
 
 fn size(message: &Message) -> usize {

@@ -1,5 +1,6 @@
 //! What templates expect of Jinja2 because it is Python: filters, functions and methods, byte for byte.
 
+pub(super) mod dict;
 mod indent;
 mod json;
 pub(super) mod number;
@@ -25,6 +26,7 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     environment.add_filter("e", escape);
     environment.add_filter("_iterated", iterated);
     environment.add_filter("_added", added);
+    environment.add_filter("_listed", listed);
     environment.add_filter("_map", filters::map);
     environment.add_filter("_select", filters::select);
     environment.add_filter("_reject", filters::reject);
@@ -77,6 +79,16 @@ fn iterated(value: Value) -> Result<Value, Error> {
         true => Err(Error::new(ErrorKind::InvalidOperation, "none is not iterable")),
         false => Ok(value),
     }
+}
+
+/// A slice of a list, as a list: [`super::source`] puts this filter there.
+fn listed(state: &State, value: Value) -> Result<Value, Error> {
+    if value.kind() != ValueKind::Iterable {
+        return Ok(value);
+    }
+    let items: Vec<Value> = value.try_iter()?.checked().collect::<Result<_, _>>()?;
+    state.consume_fuel(items.len() as u64)?;
+    Ok(Value::from(items))
 }
 
 /// What is added to a safe text; [`super::source`] puts this filter there.

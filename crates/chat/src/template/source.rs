@@ -5,6 +5,8 @@
 //! - A loop over `none` is an error in Python, and empty in minijinja: what is looped over goes through a filter.
 //! - What is added to a text marked as safe is escaped in Python, whatever the setting: `{{ "a"|safe + b }}` becomes
 //!   `{{ "a"|safe + (b)|_added }}`.
+//! - A slice of a list is a list in Python, and in minijinja something that is gone through from its beginning for each
+//!   index: what `set` makes of a slice becomes a list.
 //!
 //! And one thing is read alike, and faster: a loop that does nothing but note that it has found something looks no
 //! further ([`search`]). Some templates look through all later messages for each message.
@@ -64,6 +66,7 @@ fn statement(inner: &str) -> String {
         "generation" => inner.replacen("generation", "if true", 1),
         "endgeneration" => inner.replacen("endgeneration", "endif", 1),
         "for" => looped(inner).unwrap_or_else(|| inner.to_owned()),
+        "set" => sliced(inner).unwrap_or_else(|| inner.to_owned()),
         _ => inner.to_owned(),
     }
 }
@@ -76,6 +79,16 @@ fn looped(inner: &str) -> Option<String> {
     let end = words.into_iter().filter_map(|word| Tokens::new(body).word(word)).min().unwrap_or(body.len());
     let value = body[..end].trim();
     Some(format!("{} ({value})|_iterated {}", &inner[..start], &inner[start + end..]))
+}
+
+/// `set x = y[a:b]` with a filter that makes a list of what is one.
+fn sliced(inner: &str) -> Option<String> {
+    let body = inner.trim_end_matches(['-', '+']);
+    let value = body.split_once('=')?.1.trim();
+    let (name, slice) = value.strip_suffix(']')?.split_once('[')?;
+    let is_name = name.chars().all(|c| c.is_alphanumeric() || "_.".contains(c));
+    let is_slice = slice.contains(':') && !slice.contains(['[', ']', '{', '\'', '"']);
+    (is_name && is_slice).then(|| format!("{}|_listed {}", body.trim_end(), &inner[body.len()..]))
 }
 
 /// A sum that begins with a safe text, with the other terms escaped.
@@ -190,6 +203,19 @@ mod tests {
             ("{% for x in y %}", "{% for x in (y)|_iterated %}"),
             ("{%- for k, v in a['in'].items() if v -%}", "{%- for k, v in (a['in'].items())|_iterated if v -%}"),
             ("{% for x in (a if b else c) recursive %}", "{% for x in ((a if b else c))|_iterated recursive %}"),
+        ] {
+            assert_eq!(as_python_reads_it(source), expected);
+        }
+    }
+
+    #[test]
+    fn a_slice_that_is_kept_is_a_list() {
+        for (source, expected) in [
+            ("{%- set rest = messages[1:] -%}", "{%- set rest = messages[1:]|_listed -%}"),
+            ("{% set ns.x = m.content[a : b.c - 1:2] %}", "{% set ns.x = m.content[a : b.c - 1:2]|_listed %}"),
+            ("{% set x = y[1] %}", "{% set x = y[1] %}"),
+            ("{% set x = {'a': [1]}['b:'] %}", "{% set x = {'a': [1]}['b:'] %}"),
+            ("{% set x = a[1:] + b[2:] %}", "{% set x = a[1:] + b[2:] %}"),
         ] {
             assert_eq!(as_python_reads_it(source), expected);
         }

@@ -102,13 +102,14 @@ impl Writer<'_, '_> {
     }
 
     fn dict(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
-        let mut keys = value.try_iter()?.checked().collect::<Result<Vec<_>, _>>()?;
+        let pairs = value.as_object().and_then(|object| object.try_iter_pairs());
+        let mut fields: Vec<(Value, Value)> = pairs.ok_or_else(|| refuse("a dict without fields"))?.collect();
         if self.sort_keys {
-            keys.sort();
+            fields.sort_by(|(a, _), (b, _)| a.cmp(b));
         }
         self.out.push('{');
         let mut empty = true;
-        for key in keys {
+        for (key, field) in fields {
             self.begin(empty, depth + 1);
             empty = false;
             match key.kind() {
@@ -119,7 +120,7 @@ impl Writer<'_, '_> {
                 _ => return Err(refuse("a key is neither text nor a number")),
             }
             self.out.push_str(&self.after_key);
-            self.value(&value.get_item(&key)?, depth + 1)?;
+            self.value(&field, depth + 1)?;
         }
         self.end('}', empty, depth);
         Ok(())
@@ -148,7 +149,14 @@ impl Writer<'_, '_> {
 
     fn string(&mut self, text: &str) {
         self.out.push('"');
-        for character in text.chars() {
+        let mut done = 0;
+        for (at, character) in text.char_indices() {
+            let is_special = matches!(character, '"' | '\\' | '\0'..='\u{1f}');
+            if !(is_special || self.ensure_ascii && character > '~') {
+                continue;
+            }
+            self.out.push_str(&text[done..at]);
+            done = at + character.len_utf8();
             match character {
                 '"' => self.out.push_str("\\\""),
                 '\\' => self.out.push_str("\\\\"),
@@ -157,14 +165,14 @@ impl Writer<'_, '_> {
                 '\t' => self.out.push_str("\\t"),
                 '\u{8}' => self.out.push_str("\\b"),
                 '\u{c}' => self.out.push_str("\\f"),
-                other if other < ' ' || (self.ensure_ascii && other > '~') => {
+                other => {
                     for unit in other.encode_utf16(&mut [0; 2]) {
                         self.out.push_str(&format!("\\u{unit:04x}"));
                     }
                 }
-                other => self.out.push(other),
             }
         }
+        self.out.push_str(&text[done..]);
         self.out.push('"');
     }
 }

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use minijinja::Value;
 use minijinja::value::{Object, ObjectRepr};
 
+use super::dict::dict;
+
 /// A number as Python writes it.
 pub(super) struct Literal {
     pub(super) text: String,
@@ -110,7 +112,7 @@ fn convert(json: &serde_json::Value, marked: bool) -> Value {
         },
         serde_json::Value::Array(items) => items.iter().map(|item| convert(item, marked)).collect(),
         serde_json::Value::Object(fields) => {
-            Value::from_pairs(fields.iter().map(|(key, field)| (key.as_str(), convert(field, marked))))
+            dict(fields.iter().map(|(key, field)| (key.as_str(), convert(field, marked))))
         }
     }
 }
