@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use mesh_types::FinishReason;
+
 use crate::parse::json;
 
 /// Fields that name the tool, and those that hold its arguments, over all formats.
@@ -31,6 +33,8 @@ pub(crate) enum Head {
         next: usize,
         /// Objects that are open there.
         open: usize,
+        /// Fields beside name and arguments that nobody knows: text.
+        beside: Vec<Range<usize>>,
     },
 }
 
@@ -156,13 +160,23 @@ impl Scan<'_> {
     }
 
     fn call(&self, name: String, arguments: Place) -> Head {
-        Head::Call { name, arguments, next: self.at, open: self.open }
+        let beside = self.others.iter().map(|field| field.both.clone()).collect();
+        Head::Call { name, arguments, next: self.at, open: self.open, beside }
     }
 
     fn ended(&mut self) -> Result<Head, Stuck> {
         let name = self.name.take().ok_or(Stuck::No)?;
         let others = std::mem::take(&mut self.others);
         Ok(self.call(name, Place::Fields(others)))
+    }
+
+    /// A key and its value; whether it is one of those that do not matter.
+    fn field(&mut self) -> Result<bool, Stuck> {
+        let key = self.string()?;
+        self.expect(b':')?;
+        self.peek()?;
+        self.value()?;
+        Ok(OTHERS.contains(&key.as_str()))
     }
 
     /// The next byte that is no blank.
@@ -237,35 +251,65 @@ fn end_of_string(bytes: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// Takes what follows the arguments inside the call's object: `open` closing braces, and fields that do not matter.
-/// The bytes taken and how many braces are still missing; `None`: more text is needed to say. `is_all`: no more comes, and
-/// what is not complete is not taken.
-pub(crate) fn rest(text: &str, mut open: usize, is_all: bool) -> Option<(usize, usize)> {
+/// Where the value ends that begins at byte `at`.
+pub(crate) fn end_of_value(text: &str, at: usize) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let mut scan = Scan { text, bytes, at, open: 0, name: None, before: None, others: Vec::new() };
+    scan.value().ok().map(|()| scan.at)
+}
+
+/// What follows the arguments inside a call's object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rest {
+    /// So many bytes are structure.
+    pub(crate) taken: usize,
+    /// Fields among them that nobody knows: text.
+    pub(crate) beside: Vec<Range<usize>>,
+}
+
+/// Reads up to `open` closing braces behind the arguments, and the fields before them. `None`: more text is needed to say.
+/// Once the answer has `ended`, what is not complete is not taken, but for a field that does not matter, where there was no
+/// room for the rest of it.
+pub(crate) fn rest(text: &str, mut open: usize, ended: Option<FinishReason>) -> Option<Rest> {
     let bytes = text.as_bytes();
     let mut scan = Scan { text, bytes, at: 0, open, name: None, before: None, others: Vec::new() };
+    let mut beside = Vec::new();
     while open > 0 {
         let before = scan.at;
-        let Ok(next) = scan.peek() else { return is_all.then_some((scan.at, open)) };
+        let Ok(next) = scan.peek() else {
+            ended?;
+            break;
+        };
+        let start = scan.at;
         match next {
             b'}' => {
                 open -= 1;
                 scan.at += 1;
             }
             b',' => scan.at += 1,
-            b'"' | b'\'' => match scan
-                .string()
-                .and_then(|_| scan.expect(b':'))
-                .and_then(|()| scan.peek())
-                .and_then(|_| scan.value())
-            {
-                Ok(()) => {}
-                Err(Stuck::More) if !is_all => return None,
-                Err(_) => return Some((before, open)),
+            b'"' | b'\'' => match scan.field() {
+                Ok(true) => {}
+                Ok(false) => beside.push(start..scan.at),
+                Err(Stuck::More) if ended.is_none() => return None,
+                Err(Stuck::More) if ended == Some(FinishReason::Length) && may_not_matter(&text[start..]) => {
+                    return Some(Rest { taken: text.len(), beside });
+                }
+                Err(_) => return Some(Rest { taken: before, beside }),
             },
-            _ => return Some((before, open)),
+            _ => return Some(Rest { taken: before, beside }),
         }
     }
-    Some((scan.at, open))
+    Some(Rest { taken: scan.at, beside })
+}
+
+/// Whether `text`, which begins with a quote, begins a field that does not matter.
+fn may_not_matter(text: &str) -> bool {
+    let quote = &text[..1];
+    let key = &text[1..];
+    OTHERS.iter().any(|other| match key.split_once(quote) {
+        Some((key, _)) => key == *other,
+        None => other.starts_with(key),
+    })
 }
 
 #[cfg(test)]
@@ -273,7 +317,7 @@ mod tests {
     use super::*;
 
     fn call(name: &str, arguments: Place, next: usize, open: usize) -> Head {
-        Head::Call { name: name.to_owned(), arguments, next, open }
+        Head::Call { name: name.to_owned(), arguments, next, open, beside: Vec::new() }
     }
 
     #[test]
@@ -312,10 +356,26 @@ mod tests {
 
     #[test]
     fn the_rest_of_the_object_is_taken() {
-        assert_eq!(rest(r#", "id": "a}b" } x"#, 1, false), Some((15, 0)));
-        assert_eq!(rest(r#"}"#, 2, false), None);
-        assert_eq!(rest("} </tool_call>", 2, false), Some((1, 1)));
-        assert_eq!(rest(r#", "id": "a}b" , "x": "I say"#, 1, false), None);
-        assert_eq!(rest(r#", "id": "a}b" , "x": "I say"#, 1, true), Some((15, 1)));
+        let taken =
+            |text: &str, open: usize, ended: Option<FinishReason>| rest(text, open, ended).map(|rest| rest.taken);
+        assert_eq!(taken(r#", "id": "a}b" } x"#, 1, None), Some(15));
+        assert_eq!(taken(r#"}"#, 2, None), None);
+        assert_eq!(taken("} </tool_call>", 2, None), Some(1));
+        assert_eq!(taken(r#", "id": "a}b" , "x": "I say"#, 1, None), None);
+        assert_eq!(taken(r#", "id": "a}b" , "x": "I say"#, 1, Some(FinishReason::Stop)), Some(15));
+        assert_eq!(taken(r#", "id": "a}b" , "x": "I say"#, 1, Some(FinishReason::Length)), Some(15));
+        for cut in [r#", "id": "a"#, r#", "id": "#, r#", "id"#, ", \"", ","] {
+            assert_eq!(taken(cut, 1, Some(FinishReason::Length)), Some(cut.len()), "{cut}");
+        }
+    }
+
+    #[test]
+    fn fields_that_nobody_knows_are_text() {
+        let text = r#"{"why": [1, "x"], "name": "f", "id": 1, "arguments": {}"#;
+        let Head::Call { beside, .. } = head(text, 0, false) else { panic!("no call") };
+        assert_eq!(beside.iter().map(|range| &text[range.clone()]).collect::<Vec<_>>(), [r#""why": [1, "x"]"#]);
+        let text = r#", "id": "a", "why" : "x"}"#;
+        let Rest { taken, beside } = rest(text, 1, None).expect("all of it");
+        assert_eq!((taken, &text[beside[0].clone()], beside.len()), (text.len(), r#""why" : "x""#, 1));
     }
 }

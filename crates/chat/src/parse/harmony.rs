@@ -121,6 +121,8 @@ impl Reader {
             let name = &rest[..end];
             name.strip_prefix("functions.").unwrap_or(name)
         });
+        let strange = self.strange_words(&header);
+        self.out.content(&strange);
         let next = match recipient {
             Some(name) if self.offered.has(name) => {
                 self.out.call(name, "");
@@ -129,10 +131,6 @@ impl Reader {
             None if header.contains("<|channel|>analysis") => State::Reasoning,
             _ => State::Content,
         };
-        if !matches!(next, State::Arguments(_)) {
-            let strange = self.strange_words(&header);
-            self.out.content(&strange);
-        }
         self.to(next)
     }
 
@@ -205,6 +203,8 @@ impl Reader {
             transcoder.close(&mut end);
             // No arguments at all.
             out.push_str(if end == "null" { "{}" } else { &end });
+        } else if self.ended.is_some() {
+            transcoder.break_off(&mut out);
         }
         self.out.arguments(&out);
         match (is_complete, self.ended) {

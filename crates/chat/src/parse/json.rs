@@ -4,7 +4,12 @@
 //! Python's literals and quotes mapped, a trailing comma left out, bare words quoted. So what comes out, once the value
 //! is complete, is always JSON; and it does not depend on how the input is cut.
 
+mod words;
+
 use std::mem;
+
+pub(crate) use words::{escape_into, is_number, may_be_scalar, quoted};
+use words::{is_json_scalar, python_word};
 
 /// Deepest nesting; `serde_json` reads no deeper either.
 const MAX_DEPTH: usize = 120;
@@ -174,6 +179,26 @@ impl Transcoder {
         self.state = State::Complete;
     }
 
+    /// The input ends within the value, for which there was no room: what was held back goes out as far as it came.
+    pub(crate) fn break_off(&mut self, out: &mut String) {
+        if let Some(first) = self.surrogate.take() {
+            out.extend(["\\", first.as_str()]);
+        }
+        let token = mem::take(&mut self.token);
+        match self.state {
+            State::Scalar { key: false } if may_be_scalar(&token) => out.push_str(python_word(&token)),
+            State::Scalar { .. } => {
+                self.broken = true;
+                out.push('"');
+                token.chars().for_each(|c| escape_into(c, out));
+            }
+            State::Escape { .. } => out.extend(["\\", token.as_str()]),
+            State::Quote { .. } => out.extend(["\"", token.as_str()]),
+            _ => self.flush(out),
+        }
+        self.state = State::Complete;
+    }
+
     fn value(&mut self, c: char, out: &mut String) -> Flow {
         match c {
             _ if c.is_whitespace() => self.pending.push(c),
@@ -288,11 +313,8 @@ impl Transcoder {
             out.push_str(&quoted(word));
             self.state = State::Colon;
         } else {
-            match word {
-                "True" => out.push_str("true"),
-                "False" => out.push_str("false"),
-                "None" => out.push_str("null"),
-                _ if is_json_scalar(word) => out.push_str(word),
+            match python_word(word) {
+                word if is_json_scalar(word) => out.push_str(word),
                 _ => {
                     self.broken = true;
                     out.push_str(&quoted(word));
@@ -459,41 +481,8 @@ pub(crate) fn mended(text: &str) -> Option<String> {
     (!transcoder.broken && serde_json::from_str::<serde::de::IgnoredAny>(&out).is_ok()).then_some(out)
 }
 
-/// `text` as a JSON string.
-pub(crate) fn quoted(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    text.chars().for_each(|c| escape_into(c, &mut out));
-    out.push('"');
-    out
-}
-
-/// Adds `c` as it stands inside a JSON string.
-pub(crate) fn escape_into(c: char, out: &mut String) {
-    match c {
-        '"' => out.push_str("\\\""),
-        '\\' => out.push_str("\\\\"),
-        '\n' => out.push_str("\\n"),
-        '\r' => out.push_str("\\r"),
-        '\t' => out.push_str("\\t"),
-        c if c < ' ' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
-        c => out.push(c),
-    }
-}
-
 fn closing(bracket: char) -> char {
     if bracket == '{' { '}' } else { ']' }
-}
-
-fn is_json_scalar(word: &str) -> bool {
-    matches!(word, "true" | "false" | "null") || is_number(word)
-}
-
-/// Whether `word` is a number by JSON's grammar.
-pub(crate) fn is_number(word: &str) -> bool {
-    word.starts_with(|c: char| c == '-' || c.is_ascii_digit())
-        && word.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b))
-        && serde_json::from_str::<serde_json::Value>(word).is_ok()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 mod arguments;
 pub(crate) mod elements;
+mod fence;
 mod head;
 mod tagged;
 mod tail;
@@ -18,9 +19,6 @@ use crate::parse::marker::{self, Match};
 use crate::parse::out::{Out, THINKING};
 use crate::parse::pattern::{self, Found};
 use crate::tools::Offered;
-
-/// What a code fence is made of.
-const FENCE: &str = "```";
 
 /// What an answer is read with.
 #[derive(Debug)]
@@ -203,6 +201,11 @@ impl Reader {
         open.iter().chain(open_head).copied()
     }
 
+    /// Whether a message may be for `name`.
+    fn is_recipient(&self, name: &str) -> bool {
+        ["self", "user"].contains(&name) || self.setting.offered.has(name)
+    }
+
     /// Whether the answer may begin with a call that nothing opens, here.
     fn is_bare(&self) -> bool {
         self.setting.marked.bare && !self.bare_tried && !self.out.has_begun() && !self.setting.offered.is_empty()
@@ -250,6 +253,11 @@ impl Reader {
                 self.prose_out(at);
                 return Step::Wait;
             }
+            // A recipient that there is not is text.
+            Found::Yes(len, slots) if !slots.name.is_empty() && !self.is_recipient(&slots.name) => {
+                self.prose_out(at + len);
+                return Step::On;
+            }
             Found::Yes(len, _) => {
                 self.prose_out(at);
                 self.prompted = "";
@@ -276,7 +284,7 @@ impl Reader {
             self.text.drain(..found.len());
             return self.to(State::Thinking { close, begun: false, by_prompt: false });
         }
-        let fence = if self.is_emulated() { fence_before(&self.text[..at]) } else { 0 };
+        let fence = if self.is_emulated() { fence::before(&self.text[..at]) } else { 0 };
         self.prose_out(at - fence);
         if self.setting.marked.open_head.contains(&found) {
             return self.to(State::head(String::new(), found.len()));
@@ -316,8 +324,8 @@ impl Reader {
             return held;
         }
         let before = &self.text[..self.text.len() - held];
-        match fence_before(before) {
-            0 if held == 0 => marker::held(before, [FENCE]),
+        match fence::begun_before(before) {
+            0 if held == 0 => marker::held(before, [fence::FENCE]),
             fence => fence + held,
         }
     }
@@ -374,12 +382,4 @@ impl Reader {
 /// The marks around thinking that count in `format`.
 fn thinking(format: &'static Format) -> impl Iterator<Item = Tags> {
     std::iter::once(THINKING).chain(format.thinking.iter().copied())
-}
-
-/// Bytes at the end of `text` that open a code fence: three backticks, perhaps a language, and blanks.
-fn fence_before(text: &str) -> usize {
-    let Some(at) = text.rfind(FENCE) else { return 0 };
-    let line = text[at + FENCE.len()..].trim_end();
-    let is_language = line.len() <= 16 && line.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-    if is_language { text.len() - at } else { 0 }
 }

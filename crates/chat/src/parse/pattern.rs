@@ -56,7 +56,12 @@ fn one(pattern: Pattern, text: &str) -> Found {
                 at += blank(&text[at..]);
                 word(&text[at..], *part)
             }
-            Part::Key | Part::Id => up_to(&text[at..], pattern.get(index + 1)),
+            Part::Key => up_to(&text[at..], pattern.get(index + 1)),
+            Part::Id => match up_to(&text[at..], pattern.get(index + 1)) {
+                // Another marker opens something of its own.
+                Match::Yes(len) if text[at..at + len].contains(['<', '[']) => Match::No,
+                found => found,
+            },
         };
         let slot = match taken {
             Match::Yes(len) => &text[at..at + len],
@@ -73,6 +78,22 @@ fn one(pattern: Pattern, text: &str) -> Found {
         }
     }
     Found::Yes(at, slots)
+}
+
+/// The key in `text`, which ends before it is decided whether one of `patterns` begins it, and whether all of the key is
+/// there. `None`: nothing of it is.
+pub(crate) fn key<'a>(patterns: &[Pattern], text: &'a str) -> Option<(&'a str, bool)> {
+    patterns.iter().find_map(|pattern| {
+        let before = pattern.iter().position(|part| *part == Part::Key)?;
+        let Found::Yes(at, _) = one(&pattern[..before], text) else { return None };
+        let (rest, next) = (&text[at..], pattern.get(before + 1));
+        let key = match (up_to(rest, next), next) {
+            (Match::Yes(len), _) => (rest[..len].trim(), true),
+            (Match::Partial, Some(Part::Text(end))) => (rest[..rest.len() - marker::held(rest, [*end])].trim(), false),
+            _ => return None,
+        };
+        (!key.0.is_empty()).then_some(key)
+    })
 }
 
 /// A word that has ended.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::parse::json;
+use crate::parse::json::{self, Flow, Transcoder};
 
 /// Longest chain of references and combinations that is followed; a schema may refer to itself.
 const MAX_DEPTH: usize = 8;
@@ -54,9 +54,40 @@ impl Types {
 
     /// `text` as a JSON value of one of these types; a string where it is none of them.
     pub(crate) fn value(self, text: &str) -> String {
+        self.plain(text.trim()).unwrap_or_else(|| json::quoted(text))
+    }
+
+    /// What there is of a value that was cut off, as far as it may become JSON of one of these types; else as a string
+    /// that is not closed. Its last `held` bytes may be the beginning of what closes it.
+    pub(crate) fn broken_off(self, text: &str, held: usize) -> String {
         let word = text.trim();
+        if word.is_empty() {
+            return String::new();
+        }
+        if let Some(whole) = self.plain(text[..text.len() - held].trim()) {
+            return whole;
+        }
         let has = |types: u8| self.0 & types != 0;
-        let plain = match word {
+        if has(OBJECT) && word.starts_with('{') || has(ARRAY) && word.starts_with('[') {
+            let (mut transcoder, mut out) = (Transcoder::new(), String::new());
+            let goes_on = text.trim_start().chars().all(|c| transcoder.push(c, &mut out) == Flow::More);
+            if goes_on && !transcoder.is_broken() {
+                transcoder.break_off(&mut out);
+                return out;
+            }
+        }
+        if has(INTEGER | NUMBER | BOOLEAN | NULL) && json::may_be_scalar(word) {
+            return word.to_owned();
+        }
+        let mut string = json::quoted(text);
+        string.pop();
+        string
+    }
+
+    /// A word as JSON of one of these types, but for strings.
+    fn plain(self, word: &str) -> Option<String> {
+        let has = |types: u8| self.0 & types != 0;
+        match word {
             "true" | "True" if has(BOOLEAN) => Some("true".to_owned()),
             "false" | "False" if has(BOOLEAN) => Some("false".to_owned()),
             "null" | "None" if has(NULL) => Some("null".to_owned()),
@@ -64,8 +95,7 @@ impl Types {
             _ if has(INTEGER) && is_whole(word) => Some(word.to_owned()),
             _ if has(OBJECT) && word.starts_with('{') || has(ARRAY) && word.starts_with('[') => json::mended(word),
             _ => None,
-        };
-        plain.unwrap_or_else(|| json::quoted(text))
+        }
     }
 }
 

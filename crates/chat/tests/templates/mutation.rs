@@ -1,5 +1,7 @@
 //! Answers that are nearly calls: whatever comes, nothing panics, no cut matters, and what was written is somewhere.
 
+use std::collections::BTreeMap;
+
 use mesh_chat::{Format, Turn};
 use mesh_types::FinishReason;
 
@@ -34,6 +36,67 @@ fn mutated_answers_are_kept() {
         }
     }
     assert!(lost.is_empty(), "{} of {count} lose a word\n{}", lost.len(), lost.join("\n"));
+}
+
+/// A word at every place of an answer, which ends behind the word, somewhere further on, or where it ends.
+#[test]
+fn no_word_is_lost_wherever_an_answer_ends() {
+    let (mut lost, mut count) = (BTreeMap::<&str, Vec<String>>::new(), 0);
+    for native in natives() {
+        for seed in 0..rounds(1) {
+            let Some(answer) = native.answer(seed) else { continue };
+            let Some(text) = answer.texts.last() else { continue };
+            let mut random = Random::new(seed);
+            for at in text.char_indices().map(|(at, _)| at).chain([text.len()]) {
+                let (before, after) = text.split_at(at);
+                let later = after.char_indices().nth(random.below(after.chars().count())).map_or(0, |(at, _)| at);
+                for (end, reason) in [
+                    (0, FinishReason::Length),
+                    (0, FinishReason::Stop),
+                    (later, FinishReason::Length),
+                    (later, FinishReason::Stop),
+                    (after.len(), FinishReason::Length),
+                    (after.len(), FinishReason::Stop),
+                ] {
+                    let said = format!("{before}{WORD}{}", &after[..end]);
+                    let turn = native.read(&answer.tools, [said.as_str()], reason);
+                    count += 1;
+                    if !holds(&turn, WORD) && !may_be_left_out(before, after) {
+                        let of_format = lost.entry(native.format.name).or_default();
+                        of_format.push(format!("{} (seed {seed}), {reason:?}: {said:?} gives {turn:?}\n", native.name));
+                    }
+                }
+            }
+        }
+    }
+    let samples: String = lost
+        .iter()
+        .map(|(format, lost)| format!("{format}: {}\n{}", lost.len(), lost[..lost.len().min(8)].concat()))
+        .collect();
+    assert!(lost.is_empty(), "of {count} answers, these lose a word\n{samples}");
+}
+
+/// What stands before the ids of calls and the types of their values, which no client has a place for.
+const SLOTS: &[&str] = &[
+    "\"id\":",
+    "\"tool_call_id\":",
+    "\"type\":",
+    "[CALL_ID]",
+    "<|tool_call:begin|>",
+    "<\u{ff5c}tool\u{2581}call\u{2581}begin\u{ff5c}>",
+    " index=",
+    " type=",
+    " string=",
+];
+
+/// Whether a word between the two is part of such a slot, or of the name of the field that holds a call's arguments.
+fn may_be_left_out(before: &str, after: &str) -> bool {
+    let is_slot = |c: char| c.is_alphanumeric() || "_-.".contains(c);
+    let slot = before.trim_end_matches(is_slot);
+    let (begun, rest) = (&before[slot.len()..], &after[..after.len() - after.trim_start_matches(is_slot).len()]);
+    let field = [begun, rest].concat();
+    SLOTS.iter().any(|opening| slot.trim_end_matches([' ', '"']).ends_with(opening))
+        || (slot.ends_with('"') && ["arguments", "parameters"].contains(&field.as_str()))
 }
 
 /// Some changes, and a word somewhere.
@@ -83,6 +146,9 @@ fn cut<'a>(random: &mut Random, text: &'a str) -> Vec<&'a str> {
 }
 
 fn holds(turn: &Turn, word: &str) -> bool {
-    let calls = turn.calls.iter().any(|call| call.name.contains(word) || call.arguments.contains(word));
+    let calls = turn.calls.iter().any(|call| {
+        let texts = [&call.id, &call.name, &call.arguments];
+        texts.into_iter().any(|text| text.contains(word))
+    });
     calls || turn.content.contains(word) || turn.reasoning.contains(word)
 }

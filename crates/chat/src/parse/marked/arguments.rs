@@ -1,5 +1,6 @@
 //! Arguments that are JSON.
 
+use super::head::texts;
 use super::{Reader, State, Step};
 use crate::parse::call_json;
 use crate::parse::json::{self, Flow, Transcoder};
@@ -92,15 +93,22 @@ impl Reader {
         }
         self.text.drain(..done);
         let is_over = is_complete || (self.ended == Some(mesh_types::FinishReason::Stop));
+        let is_broken_off = !is_over && self.ended.is_some();
         if is_over && json.begun {
             json.transcoder.close(&mut out);
+        } else if is_broken_off {
+            json.transcoder.break_off(&mut out);
         }
         match &mut json.whole {
             None => self.out.arguments(&out),
             Some(whole) => whole.push_str(&out),
         }
+        if is_broken_off {
+            self.out.arguments(json.whole.as_deref().unwrap_or_default());
+            return self.to(State::Over);
+        }
         if !is_over {
-            return if self.has_ended() { self.to(State::Over) } else { Step::Wait };
+            return Step::Wait;
         }
         match (&json.whole, json.begun) {
             (_, false) => self.out.arguments("{}"),
@@ -112,16 +120,9 @@ impl Reader {
     }
 
     pub(super) fn rest(&mut self, open: usize) -> Step {
-        // Cut off, the rest of a call's object is no text; else it may be one that began like it.
-        match call_json::rest(&self.text, open, self.is_to_be_closed()) {
-            Some((taken, _)) => {
-                self.text.drain(..taken);
-            }
-            None if self.has_ended() => {
-                self.text.clear();
-            }
-            None => return Step::Wait,
-        }
+        let Some(rest) = call_json::rest(&self.text, open, self.ended) else { return Step::Wait };
+        self.out.content(&texts(&self.text, &rest.beside));
+        self.text.drain(..rest.taken);
         self.to(State::Tail { closed: false })
     }
 
@@ -143,19 +144,27 @@ impl Reader {
                         return self.to(State::Keyword(Transcoder::new()));
                     }
                     None if !self.has_ended() => return Step::Wait,
+                    None if !self.is_to_be_closed() => return self.keyword_broken_off(at, len, first),
                     _ => {}
                 }
             }
             None if !self.has_ended() => return Step::Wait,
+            None if !self.is_to_be_closed() => return self.keyword_broken_off(at, rest.len(), first),
             _ => {}
-        }
-        if self.text.is_empty() && !self.is_to_be_closed() {
-            return self.to(State::Over);
         }
         let is_end = rest.starts_with(')');
         self.text.drain(..at + usize::from(is_end));
         self.out.arguments(if first { "{}" } else { "}" });
         self.to(State::Tail { closed: false })
+    }
+
+    /// The text ends with a keyword of `len` bytes at `at`, or with the beginning of one.
+    fn keyword_broken_off(&mut self, at: usize, len: usize, first: bool) -> Step {
+        if len > 0 {
+            let before = if first { "{" } else { ", " };
+            self.out.arguments(&format!("{before}\"{}", &self.text[at..at + len]));
+        }
+        self.to(State::Over)
     }
 
     pub(super) fn keyword(&mut self) -> Step {
@@ -179,11 +188,16 @@ impl Reader {
         if !is_complete && self.is_to_be_closed_now() {
             is_complete = true;
         }
-        if is_complete && let State::Keyword(transcoder) = &mut self.state {
-            transcoder.close(&mut out);
+        let is_broken_off = !is_complete && self.has_ended();
+        if let State::Keyword(transcoder) = &mut self.state {
+            match is_complete {
+                true => transcoder.close(&mut out),
+                false if is_broken_off => transcoder.break_off(&mut out),
+                false => {}
+            }
         }
         self.out.arguments(&out);
-        match (is_complete, self.has_ended()) {
+        match (is_complete, is_broken_off) {
             (true, _) => self.to(State::Keywords { first: false }),
             (false, true) => self.to(State::Over),
             (false, false) => Step::Wait,

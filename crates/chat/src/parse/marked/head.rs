@@ -1,7 +1,11 @@
 //! From an opening marker to the tool's name.
 
+use std::ops::Range;
+
+use mesh_types::FinishReason;
+
 use super::arguments::Json;
-use super::{FENCE, Reader, State, Step};
+use super::{Reader, State, Step, fence};
 use crate::format::Body;
 use crate::parse::call_json::{self, Head};
 use crate::parse::json::{Flow, Transcoder};
@@ -26,6 +30,8 @@ pub(super) struct Progress {
 struct Call {
     name: String,
     id: String,
+    /// Text that stood in its object.
+    beside: String,
     /// Bytes up to where reading goes on.
     len: usize,
     then: Then,
@@ -99,7 +105,7 @@ impl Reader {
                 return None;
             }
             if (is_json || self.is_emulated())
-                && let Some(len) = fence(rest)?
+                && let Some(len) = fence::opening(rest)?
             {
                 at += len;
                 continue;
@@ -137,12 +143,13 @@ impl Reader {
         match call_json::head(&self.text, at, keyed) {
             Head::More => Seen::More,
             Head::No => Seen::No,
-            Head::Call { name, arguments, next, open } => {
+            Head::Call { name, arguments, next, open, beside } => {
                 let then = match arguments.text(&self.text) {
                     None => Then::Json(open),
                     Some(arguments) => Then::Whole(Json::whole(&arguments), open),
                 };
-                Seen::Call(Call { name, id: String::new(), len: next, then })
+                let beside = texts(&self.text, &beside);
+                Seen::Call(Call { name, id: String::new(), beside, len: next, then })
             }
         }
     }
@@ -154,7 +161,7 @@ impl Reader {
             Found::Yes(len, Slots { name, id, .. }) => {
                 // In Kimi's `functions.get_weather:0` the id holds the name.
                 let name = if name.is_empty() { name_in(&id) } else { name };
-                Seen::Call(Call { name, id, len: at + len, then })
+                Seen::Call(Call { name, id, beside: String::new(), len: at + len, then })
             }
         }
     }
@@ -165,7 +172,8 @@ impl Reader {
             None => Seen::More,
             Some(len) if len > 0 && text[len..].starts_with('(') => {
                 let name = text[..len].to_owned();
-                Seen::Call(Call { name, id: String::new(), len: at + len + 1, then: Then::Keywords })
+                let (id, beside) = (String::new(), String::new());
+                Seen::Call(Call { name, id, beside, len: at + len + 1, then: Then::Keywords })
             }
             Some(_) => Seen::No,
         }
@@ -194,6 +202,7 @@ impl Reader {
     fn begin(&mut self, call: Call) -> Step {
         self.text.drain(..call.len);
         self.prompted = "";
+        self.out.content(&call.beside);
         self.out.call(&call.name, &call.id);
         let next = match call.then {
             Then::Json(open) => State::Json(Json::new(open, self.setting.marked.body.quote())),
@@ -210,23 +219,25 @@ impl Reader {
 
 /// A call that is complete in `object`.
 fn complete(object: &str, len: usize) -> Seen {
-    let Head::Call { name, arguments, next, .. } = call_json::head(object, 0, false) else { return Seen::No };
-    let arguments = arguments.text(object).unwrap_or_else(|| object[next..].to_owned());
-    let arguments = Json::whole(&arguments);
-    Seen::Call(Call { name, id: String::new(), len, then: Then::Whole(arguments, 0) })
+    let Head::Call { name, arguments, next, open, mut beside } = call_json::head(object, 0, false) else {
+        return Seen::No;
+    };
+    let arguments = match arguments.text(object) {
+        Some(arguments) => arguments,
+        None => {
+            let behind = call_json::end_of_value(object, next).unwrap_or(object.len());
+            let rest = call_json::rest(&object[behind..], open, Some(FinishReason::Stop)).unwrap_or_default();
+            beside.extend(rest.beside.into_iter().map(|range| behind + range.start..behind + range.end));
+            object[next..behind].to_owned()
+        }
+    };
+    let (arguments, beside) = (Json::whole(&arguments), texts(object, &beside));
+    Seen::Call(Call { name, id: String::new(), beside, len, then: Then::Whole(arguments, 0) })
 }
 
-/// The length of a fence's opening at the beginning of `text`, language included; `Some(None)`: there is none; `None`:
-/// not to be said yet.
-pub(super) fn fence(text: &str) -> Option<Option<usize>> {
-    match marker::starts(text, FENCE) {
-        Match::No => Some(None),
-        Match::Partial => None,
-        Match::Yes(len) => {
-            let word = text[len..].find(|c: char| !c.is_ascii_alphanumeric())?;
-            Some(Some(len + word))
-        }
-    }
+/// The parts of `text` at `ranges`.
+pub(super) fn texts(text: &str, ranges: &[Range<usize>]) -> String {
+    ranges.iter().map(|range| &text[range.clone()]).collect::<Vec<_>>().join(", ")
 }
 
 fn name_in(id: &str) -> String {

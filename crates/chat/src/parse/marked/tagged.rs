@@ -79,7 +79,20 @@ impl Reader {
         match end {
             Match::Yes(_) => {}
             _ if is_undecided && !self.has_ended() => return Step::Wait,
-            _ if is_undecided && !self.is_to_be_closed() => return self.to(State::Over),
+            _ if is_undecided && !self.is_to_be_closed() => {
+                if let Some((key, is_whole)) = pattern::key(tagged.values, rest) {
+                    let before = if first { "{" } else { ", " };
+                    let key = if tagged.entities { without_entities(key) } else { key.to_owned() };
+                    let mut key = quoted(&key);
+                    if is_whole {
+                        key.push_str(": ");
+                    } else {
+                        key.pop();
+                    }
+                    self.out.arguments(&format!("{before}{key}"));
+                }
+                return self.to(State::Over);
+            }
             _ => {}
         }
         if !tagged.end.is_empty() && rest.starts_with(tagged.end) {
@@ -173,6 +186,12 @@ impl Reader {
             out = elements::json(&text, tagged.nested, &self.setting.offered.schema(&value.tool, &value.key));
         } else if is_last {
             out = value.types.value(&text);
+        } else if self.has_ended() && tagged.nested.is_empty() {
+            out = value.types.broken_off(&text, marker::held(&text, [value.close.as_str()]));
+        } else if self.has_ended() {
+            // What its elements would have become is not to be said: there they are, as a text that goes on.
+            out.push('"');
+            text.chars().for_each(|c| escape_into(c, &mut out));
         }
         self.out.arguments(&out);
     }

@@ -1,7 +1,6 @@
 //! What may follow a call: the end of a list, a closing marker, another call, prose.
 
-use super::head::fence;
-use super::{Reader, State, Step};
+use super::{Reader, State, Step, fence};
 use crate::format::{Body, Part};
 use crate::parse::marker::{self, Match, blank};
 
@@ -62,8 +61,8 @@ impl Reader {
                 at += 1;
                 continue;
             }
-            if is_json && !closed && !self.setting.marked.close.contains(&super::FENCE) {
-                match fence(rest) {
+            if is_json && !closed && !self.setting.marked.close.contains(&fence::FENCE) {
+                match fence::opening(rest) {
                     Some(Some(len)) => {
                         at += len;
                         continue;
@@ -98,7 +97,7 @@ impl Reader {
         let mut at = 0;
         loop {
             at += blank(&self.text[at..]);
-            match fence(&self.text[at..]) {
+            match fence::opening(&self.text[at..]) {
                 Some(Some(len)) => at += len,
                 None if !self.has_ended() => return Step::Wait,
                 _ => break,
