@@ -83,6 +83,7 @@ fn body(random: &mut Random) -> Vec<u8> {
     for _ in 0..random.below(3) * random.below(2) {
         let at = random.below(bytes.len());
         match random.below(4) {
+            _ if bytes.is_empty() => break,
             0 => bytes[at] = u8::try_from(random.below(256)).unwrap(),
             1 => drop(bytes.remove(at)),
             2 => bytes.insert(at, b"\"\\{}[],:0"[random.below(9)]),
