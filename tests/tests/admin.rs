@@ -160,6 +160,7 @@ fn who_is_blocked_goes_and_a_replaced_token_lets_nobody_in() {
     until("gamma to keep beta out", PATIENCE, || keeps_out(&gamma));
     assert!(alpha.said(&["peers"]).contains(&format!("blocked: {id}")));
     assert!(alpha.said(&["peers", "block", &id]).contains("already"));
+    until("beta to hear of it", PATIENCE, || beta.process.stderr().contains("blocked").then_some(()));
 
     let new = gamma.said(&["token", "--rotate"]);
     until("alpha to have the new secret", PATIENCE, || {

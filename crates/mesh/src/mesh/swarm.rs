@@ -322,7 +322,12 @@ impl Driver {
         let reasons = reason::of_dial(error);
         self.core.sees_foreigners();
         for (address, reason) in &reasons {
-            tracing::debug!(%peer, %address, %reason, "dialling failed");
+            if reason.is_refusal() {
+                // Who runs this node has to do something about it, there or here.
+                tracing::warn!(%peer, %address, "not let in: {reason}");
+            } else {
+                tracing::debug!(%peer, %address, %reason, "dialling failed");
+            }
         }
         let hopeless = !reasons.is_empty() && reasons.iter().all(|(_, reason)| reason.is_final());
         let asked = reasons.iter().filter_map(|(_, reason)| reason.wait()).max();
