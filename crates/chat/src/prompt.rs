@@ -81,6 +81,7 @@ fn searcher<'a>(texts: impl IntoIterator<Item = &'a &'a str>) -> Result<AhoCoras
 /// before a text.
 ///
 /// Some templates fail over a tool without a description or parameters, which the API allows: they get it with empty ones.
+/// Some go through the tools whether there are any or not, and fail over none: they get an empty list.
 ///
 /// # Errors
 /// As [`ChatTemplate::render`].
@@ -90,10 +91,23 @@ pub fn render(
     special: &SpecialTokens,
 ) -> Result<Vec<Fragment>, ChatError> {
     let result = as_given(template, input, special);
-    match completed(&input.tools).filter(|_| matches!(result, Err(ChatError::Render(_)))) {
-        Some(tools) => as_given(template, &RenderInput { tools, ..input.clone() }, special),
+    match amended(input).filter(|_| matches!(result, Err(ChatError::Render(_)))) {
+        Some(input) => as_given(template, &input, special).or(result),
         None => result,
     }
+}
+
+/// The input with what some templates cannot do without; `None`: it is there.
+fn amended<'a>(input: &RenderInput<'a>) -> Option<RenderInput<'a>> {
+    if let Some(tools) = completed(&input.tools) {
+        return Some(RenderInput { tools, ..input.clone() });
+    }
+    let has_none = input.tools.is_empty() && !input.extra.contains_key("tools");
+    has_none.then(|| {
+        let mut input = input.clone();
+        input.extra.insert("tools".to_owned(), Value::Array(Vec::new()));
+        input
+    })
 }
 
 /// The tools with a description, also of each parameter, and parameters; `None`: they have them.
@@ -386,6 +400,18 @@ mod tests {
         // Where nothing fails, the tools are as they were sent.
         let printing = "{{ tools[0].function|tojson }}";
         assert_eq!(rendered(printing), Ok("{\"name\": \"x\", \"parameters\": null}".to_owned()));
+        assert!(matches!(rendered("{{ tools[0].nothing.at_all }}"), Err(ChatError::Render(_))));
+    }
+
+    #[test]
+    fn a_template_that_goes_through_the_tools_may_have_none() {
+        let rendered = |source: &str| {
+            let template = ChatTemplate::parse(source, "", "").expect("a template");
+            render(&template, &template.input(&[], false), &special()).map(|fragments| fragments[0].text.clone())
+        };
+        assert_eq!(rendered("{% for t in tools %}{{ t }}{% endfor %}."), Ok(".".to_owned()));
+        // Where nothing fails, none are no list.
+        assert_eq!(rendered("{{ tools is none }}"), Ok("True".to_owned()));
         assert!(matches!(rendered("{{ tools[0].nothing.at_all }}"), Err(ChatError::Render(_))));
     }
 
