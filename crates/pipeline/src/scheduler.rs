@@ -156,6 +156,8 @@ pub struct Scheduler {
     cost: StepCost,
     /// The last micro-batch was for one run alone, though others could have gone on.
     was_alone: bool,
+    /// Whether the half of a micro-batch that decoding sequences get beside prompts is rounded up the next time.
+    rounds_up: bool,
     /// Micro-batches under way, oldest first.
     in_flight: VecDeque<Flight>,
     events: VecDeque<Event>,
@@ -201,6 +203,7 @@ impl Scheduler {
             shared_chunk: limits.prefill_chunk,
             cost: StepCost::default(),
             was_alone: false,
+            rounds_up: false,
             in_flight: VecDeque::new(),
             events: VecDeque::new(),
             next_step: 0,

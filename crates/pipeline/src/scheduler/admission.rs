@@ -4,7 +4,7 @@ use mesh_engine::{Command, SeqId};
 
 use super::run::{Phase, Run};
 use super::slots::Plan;
-use super::{Part, RunId, Scheduler};
+use super::{RunId, Scheduler};
 
 /// Commands that may be unsent, for each slot, while runs are admitted.
 const COMMANDS_PER_SLOT: usize = 4;
@@ -85,8 +85,48 @@ impl Scheduler {
             }
         }
         self.join(run, seq, (from, len.min(sent)));
+    }
+
+    /// Runs that were to share what did not come take cells of their own: what is idle gives way to them.
+    fn make_room(&mut self) {
+        while let Some(seq) = self.slots.overdrawn() {
+            self.give_way(seq, None);
+        }
+    }
+
+    /// Who was to follow `from` with `len` positions is gone, without any on its slot `seq`: those who follow it follow
+    /// `from` instead, as far as it did. Of those who have more in common with it, one takes its place.
+    fn pass_followers(&mut self, seq: SeqId, (from, len): (SeqId, u32)) {
+        let mut others = self.followers(seq);
+        let place = (0..others.len()).rev().max_by_key(|index| others[*index].2).filter(|index| others[*index].2 > len);
+        let heir = place.map(|place| others.remove(place));
+        if let Some((run, heir, _)) = heir {
+            self.follow(run, heir, (from, len));
+        }
+        for (run, other, common) in others {
+            let follows = match heir {
+                Some((_, heir, _)) if common > len => (heir, common),
+                _ => (from, common.min(len)),
+            };
+            self.follow(run, other, follows);
+        }
+        self.join_followers(from);
+    }
+
+    /// `run`, whose slot is `seq`, waits until `len` positions of `from` are sent.
+    fn follow(&mut self, run: RunId, seq: SeqId, (from, len): (SeqId, u32)) {
+        if let Some(state) = self.runs.get_mut(&run) {
+            state.phase = Phase::Following { from, len };
+        }
+        self.slots.follow(seq, from, len);
+        self.refollow(seq);
+    }
+
+    /// The slot's cells are other ones now: so are those of which its followers count on a share.
+    fn refollow(&mut self, seq: SeqId) {
         for (_, other, len) in self.followers(seq) {
             self.slots.follow(other, seq, len);
+            self.refollow(other);
         }
     }
 
@@ -96,6 +136,7 @@ impl Scheduler {
             self.commands.push_back(Command::Copy { from, to: seq, len });
         }
         self.open(run, len);
+        self.refollow(seq);
         self.join_followers(seq);
     }
 
@@ -121,10 +162,16 @@ impl Scheduler {
                 self.leave(run);
                 match state.phase {
                     // The stages have not heard of it.
-                    Phase::Following { .. } => self.slots.release(seq),
-                    _ => self.close_slot(seq),
+                    Phase::Following { from, len } => {
+                        self.slots.release(seq);
+                        self.pass_followers(seq, (from, len));
+                    }
+                    _ => {
+                        self.close_slot(seq);
+                        self.end_followers(seq);
+                    }
                 }
-                self.end_followers(seq);
+                self.make_room();
                 self.admit();
             }
         }
@@ -157,17 +204,18 @@ impl Scheduler {
         self.slots.release(seq);
         self.commands.push_back(Command::Close { seq });
         self.end_followers(seq);
+        self.make_room();
         self.queue.push_front(run);
         self.admit();
     }
 
-    /// A part failed whose run is over: what its slot keeps from there on may be missing.
-    pub(super) fn distrust_kept(&mut self, part: &Part) {
-        let held = self.slots.sent(part.seq);
-        match self.slots.distrust(part.seq, part.start) {
+    /// A part failed: what a slot without a run keeps from position `start` on may be missing.
+    pub(super) fn distrust_kept(&mut self, seq: SeqId, start: u32) {
+        let held = self.slots.sent(seq);
+        match self.slots.distrust(seq, start) {
             left if left == held => {}
-            0 => self.commands.push_back(Command::Close { seq: part.seq }),
-            len => self.commands.push_back(Command::Truncate { seq: part.seq, len }),
+            0 => self.commands.push_back(Command::Close { seq }),
+            len => self.commands.push_back(Command::Truncate { seq, len }),
         }
     }
 

@@ -40,7 +40,8 @@ impl Scheduler {
     /// prompts wait, half of the micro-batch is theirs (of one token: every other one), should it ever come to that.
     fn add_decode(&mut self, prompts_wait: bool, batch: &mut MicroBatch, flight: &mut Flight) {
         let n_batch = self.limits.n_batch as usize;
-        let most = if prompts_wait { (n_batch + (batch.step.0 % 2) as usize) / 2 } else { n_batch };
+        let most = if prompts_wait { (n_batch + usize::from(self.rounds_up)) / 2 } else { n_batch };
+        self.rounds_up ^= prompts_wait;
         let share = self.decoding().div_ceil(self.limits.depth).min(most);
         let mut room = self.room_for_drafts(share);
         while flight.parts.len() < share {

@@ -212,10 +212,13 @@ impl Scheduler {
         }
     }
 
-    /// What the slot holds from the failed part on is uncertain.
+    /// What the slot holds from the failed part on is uncertain, and so is what was copied of that.
     fn part_failed(&mut self, part: &Part) {
         if self.slots.owner(part.seq) != Some(part.run) {
             return; // whoever has the slot now and built on this fails in turn
+        }
+        for copy in self.slots.kept_copies(part.seq, part.start) {
+            self.distrust_kept(copy, part.start);
         }
         match self.runs.get(&part.run) {
             Some(run) if run.afresh != part.afresh => {}
@@ -224,7 +227,7 @@ impl Scheduler {
                 self.slots.distrust(part.seq, part.start);
                 self.fail(part.run, GenerateError::Step("a stage reported a failure".to_owned()));
             }
-            None => self.distrust_kept(part),
+            None => self.distrust_kept(part.seq, part.start),
         }
     }
 

@@ -184,6 +184,17 @@ fn of_several_who_wait_for_a_run_that_is_cancelled_one_computes_the_rest() {
 }
 
 #[test]
+fn who_waits_for_one_that_waits_itself_and_is_cancelled_waits_for_the_first() {
+    // Room for what they have in common, once.
+    let mut bench = Bench::new(Limits { n_parallel: 3, n_cells: 60, ..LIMITS });
+    let prompts = [prompt(&[(0, 40)]), prompt(&[(0, 40), (50, 55)]), prompt(&[(0, 40), (50, 56)])];
+    let runs = prompts.each_ref().map(|prompt| bench.submit(prompt, 3));
+    bench.scheduler.cancel(runs[1]);
+    let ended = bench.settle([runs[0], runs[2]]);
+    assert_eq!(ended, [(answer(&prompts[0], 3), 0), (answer(&prompts[2], 3), 40)]);
+}
+
+#[test]
 fn another_conversation_is_kept_and_a_turn_taken_back_is_not() {
     let mut bench = Bench::new(LIMITS);
     let long = prompt(&[(0, 10), (20, 50)]);

@@ -239,6 +239,13 @@ impl Slots {
         len
     }
 
+    /// Other slots without a run that hold a copy of what `seq` has behind its first `len` positions.
+    pub(super) fn kept_copies(&self, seq: SeqId, len: u32) -> Vec<SeqId> {
+        let Some(Span { origin, .. }) = self.slots[seq.0 as usize].spans.last().copied() else { return Vec::new() };
+        let holds = |slot: &Slot| slot.sent > len && slot.spans.iter().any(|span| span.origin == origin);
+        self.idle().filter(|other| *other != seq && holds(&self.slots[other.0 as usize])).collect()
+    }
+
     /// The run on the slot is over, and nothing is kept.
     pub(super) fn release(&mut self, seq: SeqId) {
         self.slots[seq.0 as usize].run = None;
@@ -318,28 +325,23 @@ impl Slots {
 
     /// Cells taken once `plan` is carried out and all runs have grown as far as they may.
     fn cells(&self, plan: &Plan, need: u32) -> u32 {
-        // From the position at which they begin: how far cells of one origin reach.
-        let mut reach: HashMap<u64, (u32, u32)> = HashMap::new();
-        let mut add = |spans: &[Span], len: u32| {
-            let ends = spans.iter().skip(1).map(|span| span.start).chain([len]);
-            for (span, end) in spans.iter().zip(ends) {
-                let end = end.min(len);
-                let reached = reach.entry(span.origin).or_insert((span.start, span.start));
-                reached.1 = reached.1.max(end);
-            }
-        };
-        for (slot, seq) in self.slots.iter().zip(0..) {
-            if SeqId(seq) == plan.seq || plan.evict.contains(&SeqId(seq)) {
-                continue;
-            }
-            add(&slot.spans, if slot.run.is_some() { slot.reserved } else { slot.sent });
-        }
+        let goes = |seq: SeqId| seq == plan.seq || plan.evict.contains(&seq);
+        let others = (0..).map(SeqId).zip(&self.slots).filter(|(seq, _)| !goes(*seq)).map(|(_, slot)| slot.grown());
         let mut own = self.slots[plan.from.unwrap_or(plan.seq).0 as usize].spans.clone();
         own.retain(|span| span.start < plan.start);
-        add(&own, plan.start);
-        let shared: u32 = reach.values().map(|(start, end)| end - start).sum();
+        let shared = cells_of(others.chain([(&own[..], plan.start)]));
         let there = if plan.from.is_some_and(|from| self.is_place(from)) { 0 } else { plan.start };
         shared.saturating_add(need - there.min(need))
+    }
+
+    /// The idle slot that is to give its cells up, where runs may grow to more than there are: what one was to share with
+    /// another did not come.
+    pub(super) fn overdrawn(&self) -> Option<SeqId> {
+        if cells_of(self.slots.iter().map(Slot::grown)) <= self.limits.n_cells {
+            return None;
+        }
+        let held = self.idle().filter(|seq| !self.slots[seq.0 as usize].tokens.is_empty());
+        held.min_by_key(|seq| self.slots[seq.0 as usize].used)
     }
 
     /// What stages should have of a slot.
@@ -348,4 +350,25 @@ impl Slots {
         let slot = &self.slots[seq.0 as usize];
         &slot.tokens[..slot.sent as usize]
     }
+}
+
+impl Slot {
+    /// What it holds once its run, if any, has grown as far as it may.
+    fn grown(&self) -> (&[Span], u32) {
+        (&self.spans, if self.run.is_some() { self.reserved } else { self.sent })
+    }
+}
+
+/// Cells that sequences of these lengths take together: those of one origin are there once.
+fn cells_of<'a>(sequences: impl Iterator<Item = (&'a [Span], u32)>) -> u32 {
+    // From the position at which they begin: how far cells of one origin reach.
+    let mut reach: HashMap<u64, (u32, u32)> = HashMap::new();
+    for (spans, len) in sequences {
+        let ends = spans.iter().skip(1).map(|span| span.start).chain([len]);
+        for (span, end) in spans.iter().zip(ends) {
+            let reached = reach.entry(span.origin).or_insert((span.start, span.start));
+            reached.1 = reached.1.max(end.min(len));
+        }
+    }
+    reach.values().map(|(start, end)| end - start).sum()
 }
