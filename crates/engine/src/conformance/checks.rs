@@ -42,6 +42,8 @@ const MARGIN: Duration = Duration::from_secs(1);
 fn script(bench: &Bench<'_>, probe: &mut Probe) -> Vec<Frame> {
     let other = 1.min(bench.spec().n_seq - 1);
     let prompt = bench.tokens(0, 8);
+    // What cannot be cut back is told of the length that it has.
+    let kept = if bench.spec().cuts_back { 2 } else { 3 };
     let mut frames = vec![Frame::Command(open(0, 3))];
     if other != 0 {
         frames.push(Frame::Command(open(other, 2)));
@@ -50,9 +52,9 @@ fn script(bench: &Bench<'_>, probe: &mut Probe) -> Vec<Frame> {
     if other != 0 {
         frames.push(Frame::Batch(probe.batch(&[(other, 0, &prompt[3..5], Want::Token)])));
     }
-    frames.push(Frame::Command(Command::Truncate { seq: SeqId(0), len: 2 }));
-    frames.push(Frame::Batch(probe.batch(&[(0, 2, &prompt[5..6], Want::Token)])));
-    let tail = [(0, 3, &prompt[6..7], Want::Token), (other, 2, &prompt[7..8], Want::Token)];
+    frames.push(Frame::Command(Command::Truncate { seq: SeqId(0), len: kept }));
+    frames.push(Frame::Batch(probe.batch(&[(0, kept, &prompt[5..6], Want::Token)])));
+    let tail = [(0, kept + 1, &prompt[6..7], Want::Token), (other, 2, &prompt[7..8], Want::Token)];
     frames.push(Frame::Batch(probe.batch(if other != 0 { &tail } else { &tail[..1] })));
     frames.push(Frame::Command(Command::Close { seq: SeqId(0) }));
     frames
