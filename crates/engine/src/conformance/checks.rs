@@ -1,6 +1,7 @@
 //! The checks, one for each clause of the contract.
 
 mod drafts;
+mod extra_rows;
 mod parking;
 mod scores;
 

@@ -2,8 +2,9 @@
 
 use mesh_types::TokenId;
 
+use super::extra_rows;
 use crate::conformance::probe::{Bench, Probe, check_answer, name};
-use crate::frame::{Command, Frame, MAX_EXTRA_ROWS, SeqId, Want};
+use crate::frame::{Command, Frame, SeqId, Want};
 
 /// Tokens that are drawn one at a time, for the drafts to be compared with.
 const DRAWN: usize = 5;
@@ -14,7 +15,7 @@ pub(super) async fn verify(bench: &Bench<'_>) -> Result<(), String> {
         return Ok(());
     }
     if !bench.spec().is_last() {
-        return passes_on(bench, &prompt).await;
+        return extra_rows::pass_on(bench, &prompt, Want::Verified, "drafts").await;
     }
     let mut probe = bench.connect().await?;
     probe.open(0, 6).await?;
@@ -35,33 +36,7 @@ pub(super) async fn verify(bench: &Bench<'_>) -> Result<(), String> {
     probe.command(Command::Truncate { seq: SeqId(0), len: 8 }).await?;
     let all_hold = [drawn[2], drawn[3]];
     same("behind right drafts", &tokens(&mut probe, 8, &all_hold, Want::Verified).await?, &drawn[3..5])?;
-    too_many(bench).await
-}
-
-/// A stage that is not the last makes rows of drafts as of other tokens.
-async fn passes_on(bench: &Bench<'_>, prompt: &[TokenId]) -> Result<(), String> {
-    let mut rows = Vec::new();
-    for want in [Want::Nothing, Want::Verified] {
-        let mut probe = bench.connect().await?;
-        probe.open(0, 6).await?;
-        rows.push(probe.values(&[(0, 0, prompt, want)]).await?);
-    }
-    bench.same("rows of drafts", &rows[1], &rows[0])
-}
-
-async fn too_many(bench: &Bench<'_>) -> Result<(), String> {
-    let len = MAX_EXTRA_ROWS + 2;
-    if bench.spec().n_batch < len || bench.spec().n_ctx < len {
-        return Ok(());
-    }
-    let mut probe = bench.connect().await?;
-    probe.open(0, len).await?;
-    let batch = probe.batch(&[(0, 0, &bench.tokens(0, len as usize), Want::Verified)]);
-    probe.send(Frame::Batch(batch)).await?;
-    match probe.next().await? {
-        Some(Err(_)) => Ok(()),
-        other => Err(format!("more drafts than there is room for gave {other:?}")),
-    }
+    extra_rows::are_limited(bench, Want::Verified, "drafts").await
 }
 
 /// Computes one segment on slot 0, and returns the tokens drawn.

@@ -2,8 +2,9 @@
 
 use mesh_types::{Logprobs, RequestId, Sampling, TokenId};
 
+use super::extra_rows;
 use crate::conformance::probe::{Bench, Probe, check_answer, name};
-use crate::frame::{Command, Frame, MAX_EXTRA_ROWS, Open, Output, SeqId, Want};
+use crate::frame::{Command, Frame, Open, Output, SeqId, Want};
 use crate::run::log_probabilities;
 
 /// Most likely tokens that are asked for.
@@ -12,7 +13,7 @@ const TOP: u8 = 3;
 pub(super) async fn score(bench: &Bench<'_>) -> Result<(), String> {
     let prompt = bench.tokens(0, 6);
     if !bench.spec().is_last() {
-        return passes_on(bench, &prompt).await;
+        return extra_rows::pass_on(bench, &prompt, Want::Scored(Some(prompt[0])), "scored tokens").await;
     }
     let mut probe = bench.connect().await?;
     probe.open(0, 6).await?;
@@ -35,39 +36,13 @@ pub(super) async fn score(bench: &Bench<'_>) -> Result<(), String> {
         let found = output.logprobs.as_ref().ok_or("a score without log probabilities")?;
         same(bench, place, found, &expected)?;
     }
-    too_many(bench).await
+    extra_rows::are_limited(bench, Want::Scored(None), "scored tokens").await
 }
 
 fn same(bench: &Bench<'_>, place: usize, found: &Logprobs, expected: &Logprobs) -> Result<(), String> {
     bench.same(&format!("the score behind token {place}"), &[found.chosen], &[expected.chosen])?;
     let values = |of: &Logprobs| of.top.iter().map(|(_, value)| *value).collect::<Vec<_>>();
     bench.same(&format!("the likeliest behind token {place}"), &values(found), &values(expected))
-}
-
-/// A stage that is not the last makes rows of tokens that are scored as of others.
-async fn passes_on(bench: &Bench<'_>, prompt: &[TokenId]) -> Result<(), String> {
-    let mut rows = Vec::new();
-    for want in [Want::Nothing, Want::Scored(Some(prompt[0]))] {
-        let mut probe = bench.connect().await?;
-        probe.open(0, 6).await?;
-        rows.push(probe.values(&[(0, 0, prompt, want)]).await?);
-    }
-    bench.same("rows of tokens that are scored", &rows[1], &rows[0])
-}
-
-async fn too_many(bench: &Bench<'_>) -> Result<(), String> {
-    let len = MAX_EXTRA_ROWS + 2;
-    if bench.spec().n_batch < len || bench.spec().n_ctx < len {
-        return Ok(());
-    }
-    let mut probe = bench.connect().await?;
-    probe.open(0, len).await?;
-    let batch = probe.batch(&[(0, 0, &bench.tokens(0, len as usize), Want::Scored(None))]);
-    probe.send(Frame::Batch(batch)).await?;
-    match probe.next().await? {
-        Some(Err(_)) => Ok(()),
-        other => Err(format!("more scores than there is room for gave {other:?}")),
-    }
 }
 
 /// Computes one segment on slot 0, and returns what is said of it.
