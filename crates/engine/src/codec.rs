@@ -7,7 +7,8 @@
 //! body     raw f32, little endian: hidden rows of a batch, logits of a result
 //! ```
 //!
-//! Nothing is allocated for a length that the local [`Limits`] do not allow, and no body is read that its header does
+//! Nothing is allocated for a length that the local [`Limits`] do not allow, for a text not more than a small multiple of
+//! what its header could hold, and no body is read that its header does
 //! not account for. What is decoded is well formed, but not yet checked against a stage: stages do that
 //! ([`crate::MicroBatch::check`]), and for results [`crate::StepResult::check`] is there.
 //!
@@ -89,7 +90,7 @@ fn header_limit(spec: &StageSpec) -> u32 {
     let outputs = spec.n_seq.saturating_add(MAX_EXTRA_ROWS).saturating_mul(output);
     let tokens = spec.n_batch.saturating_mul(5);
     let command = spec.n_ctx.saturating_mul(5).saturating_add(CONSTRAINT_ROOM);
-    tokens.saturating_add(outputs).max(command).saturating_add(HEADER_ROOM)
+    tokens.saturating_add(outputs).max(command).saturating_add(HEADER_ROOM).min(wire::MAX_HEADER)
 }
 
 /// Why no message could be read.

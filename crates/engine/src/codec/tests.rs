@@ -182,13 +182,44 @@ proptest! {
     #[test]
     fn random_bytes_never_panic(noise in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..8, len in 0u32..200) {
         let _ = back(&noise, WIDE);
-        // The same behind a valid prefix.
-        let mut framed = b"MSF1".to_vec();
-        framed.extend([kind, 0, 0, 0, 0, 0, 0, 0]);
-        framed.extend(len.to_le_bytes());
-        framed.extend(0u64.to_le_bytes());
-        framed.extend(&noise);
-        let _ = back(&framed, WIDE);
+        // The same behind a valid prefix, with a length that is right and with one that is not.
+        for len in [noise.len() as u32, len] {
+            let mut framed = b"MSF1".to_vec();
+            framed.extend([kind, 0, 0, 0, 0, 0, 0, 0]);
+            framed.extend(len.to_le_bytes());
+            framed.extend(0u64.to_le_bytes());
+            framed.extend(&noise);
+            let _ = back(&framed, WIDE);
+        }
+    }
+}
+
+/// A text's length comes before the text: one that no memory could hold must not be believed.
+#[test]
+fn texts_longer_than_their_header_are_refused_unallocated() {
+    let reason = |reason: &str| StepFailure { step: StepId(1), reason: reason.to_owned() };
+    let empty = bytes(&Message::Frame(Frame::Failure(reason(""))), 0);
+    for claimed in [1u64, 1 << 20, 1 << 40, i64::MAX as u64, u64::MAX] {
+        let mut framed = empty.clone();
+        assert_eq!(framed.pop(), Some(0), "the text's length ends the header");
+        framed.push(253);
+        framed.extend(claimed.to_le_bytes());
+        let header_len = (framed.len() - PREFIX_LEN) as u32;
+        framed[12..16].copy_from_slice(&header_len.to_le_bytes());
+        assert!(matches!(back(&framed, WIDE), Err(ReadError::Invalid(_))), "{claimed}");
+    }
+    let long = Message::Frame(Frame::Failure(reason(&"r".repeat(REASON_MAX))));
+    assert_eq!(back(&bytes(&long, 0), WIDE).unwrap(), Some((0, long)));
+}
+
+/// The bound that headers are decoded within, at its tightest: a byte for each of many 64-bit values.
+#[test]
+fn long_headers_of_small_values_are_read() {
+    for count in [1usize, 400, 600, 100_000, 200_000, 5 << 20] {
+        let values = Message::Control(vec![0u64; count]);
+        let written = encode(&values, 0).unwrap().head;
+        let read = now(read::<Vec<u64>, _>(&mut written.as_slice(), Limits::control_of(u32::MAX)));
+        assert_eq!(read.unwrap(), Some((0, values)), "{count}");
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use bincode::config::Configuration;
+use bincode::config;
+use bincode::serde::decode_from_slice;
 use mesh_types::{Logprobs, TokenId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,8 @@ use crate::frame::{DrawFailure, Frame, MicroBatch, Output, Rows, Segment, SeqId,
 
 pub(super) const PREFIX_LEN: usize = 24;
 const MAGIC: [u8; 4] = *b"MSF1";
-const CONFIG: Configuration = bincode::config::standard();
+/// No header is longer, whatever a stage's numbers would allow: room for the ids of six million tokens.
+pub(super) const MAX_HEADER: u32 = 32 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -48,10 +50,11 @@ impl Prefix {
         };
         let (session, header_len) = (word(8), word(12));
         let body_len = u64::from(word(16)) | u64::from(word(20)) << 32;
-        if header_len > limits.header || body_len > limits.body {
+        if header_len > limits.header.min(MAX_HEADER) || body_len > limits.body {
             return invalid(format!(
                 "a header of {header_len} and a body of {body_len} bytes, where at most {} and {} belong",
-                limits.header, limits.body
+                limits.header.min(MAX_HEADER),
+                limits.body
             ));
         }
         Ok(Self { kind, session, header_len, body_len })
@@ -73,13 +76,24 @@ impl Prefix {
 
 pub(super) fn header<T: Serialize>(value: &T) -> Result<Vec<u8>, StageError> {
     let mut bytes = vec![0; PREFIX_LEN];
-    bincode::serde::encode_into_std_write(value, &mut bytes, CONFIG)
+    bincode::serde::encode_into_std_write(value, &mut bytes, config::standard())
         .map_err(|error| StageError::InvalidFrame(error.to_string()))?;
     Ok(bytes)
 }
 
+/// bincode allocates the length that a text claims before it looks for the bytes, and without a limit any 64-bit length
+/// is believed. A limit counts values as they lie in memory, where a byte of a header becomes at most eight (a `u64`), and
+/// is a constant of the type: so a few stand ready, the smallest that no true header can reach is taken.
 fn parse<T: DeserializeOwned>(header: &[u8]) -> Result<T, ReadError> {
-    let (value, used) = bincode::serde::decode_from_slice(header, CONFIG)?;
+    const SMALL: usize = 4 << 10;
+    const MEDIUM: usize = 1 << 20;
+    const LARGE: usize = 8 * MAX_HEADER as usize;
+    let standard = config::standard();
+    let (value, used) = match header.len().saturating_mul(8) {
+        ..=SMALL => decode_from_slice(header, standard.with_limit::<SMALL>()),
+        ..=MEDIUM => decode_from_slice(header, standard.with_limit::<MEDIUM>()),
+        _ => decode_from_slice(header, standard.with_limit::<LARGE>()),
+    }?;
     if used != header.len() {
         return Err(ReadError::Invalid(format!("{} bytes too many in a header", header.len() - used)));
     }
