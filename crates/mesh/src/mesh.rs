@@ -230,14 +230,10 @@ impl Mesh {
 
     /// A token with which others can join through this node, at its present addresses.
     pub fn token(&self) -> JoinToken {
+        let bootstrap = self.core.full_addresses();
         let membership = self.core.membership();
-        JoinToken {
-            mesh: membership.mesh(),
-            epoch: membership.epoch(),
-            expires: None,
-            secret: membership.secret().clone(),
-            bootstrap: self.core.full_addresses(),
-        }
+        let (mesh, epoch, secret) = (membership.mesh(), membership.epoch(), membership.secret().clone());
+        JoinToken { mesh, epoch, expires: None, secret, bootstrap }
     }
 
     /// The same, with which others can join for so long, by the clocks of those who admit them. It does not hold the

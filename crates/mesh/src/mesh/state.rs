@@ -33,6 +33,9 @@ use crate::{Membership, address, identity};
 const CLOSING_DEADLINE: Duration = Duration::from_secs(2);
 
 /// What the handle and the tasks share.
+///
+/// Who holds several locks takes them in this order: `local`, `table`, `membership`. Nothing else is locked under
+/// `membership`.
 pub(super) struct Core {
     pub(super) id: PeerId,
     pub(super) name: String,

@@ -430,6 +430,27 @@ async fn loopback_is_advertised_only_by_who_listens_there() {
     assert!(!ips.is_empty() && (ips.len() == 1 || ips.iter().all(|ip| !ip.is_loopback())), "{ips:?}");
 }
 
+/// Two orders of taking the same locks would stop both for ever.
+#[tokio::test]
+async fn a_token_is_made_while_the_status_changes() {
+    let alpha = TestNode::up("alpha").await;
+    let mesh = alpha.mesh.clone();
+    let changing = tokio::task::spawn_blocking(move || (0..20_000).for_each(|_| mesh.publish(LocalStatus::default())));
+    let mesh = alpha.mesh.clone();
+    let asking = tokio::task::spawn_blocking(move || {
+        (0..20_000).for_each(|_| {
+            assert_eq!(mesh.token().bootstrap.len(), 1);
+            assert_eq!(mesh.peers().len(), 1);
+        });
+    });
+    let both = tokio::time::timeout(PATIENCE, async { tokio::try_join!(changing, asking) }).await;
+    if !matches!(both, Ok(Ok(_))) {
+        // The runtime's end would wait for the threads.
+        eprintln!("{both:?}");
+        std::process::abort();
+    }
+}
+
 #[tokio::test]
 async fn a_replaced_token_stops_and_members_stay_even_those_that_were_away() {
     let alpha = TestNode::up("alpha").await;
