@@ -90,8 +90,8 @@ fn parse<T: DeserializeOwned>(header: &[u8]) -> Result<T, ReadError> {
     const LARGE: usize = 8 * MAX_HEADER as usize;
     let standard = config::standard();
     let (value, used) = match header.len().saturating_mul(8) {
-        ..=SMALL => decode_from_slice(header, standard.with_limit::<SMALL>()),
-        ..=MEDIUM => decode_from_slice(header, standard.with_limit::<MEDIUM>()),
+        most if most <= SMALL => decode_from_slice(header, standard.with_limit::<SMALL>()),
+        most if most <= MEDIUM => decode_from_slice(header, standard.with_limit::<MEDIUM>()),
         _ => decode_from_slice(header, standard.with_limit::<LARGE>()),
     }?;
     if used != header.len() {
