@@ -57,6 +57,8 @@ pub(crate) enum Step {
     Nonsense,
     /// What follows is sent by itself.
     Apart,
+    /// Says that all before it was sent.
+    Mark,
     /// Goes on once the test says so.
     Gate,
     /// Waits for ever.
@@ -91,6 +93,8 @@ pub(crate) struct Node {
     /// Calls that began, and calls that were dropped before their script's end.
     begun: watch::Sender<usize>,
     cancelled: watch::Sender<usize>,
+    /// How many marks were passed.
+    marked: watch::Sender<usize>,
     gate: Arc<tokio::sync::Semaphore>,
     channel: Channel,
     /// Serves and relays; aborting it cuts every connection.
@@ -114,6 +118,7 @@ impl Node {
             requests: Mutex::default(),
             begun: watch::channel(0).0,
             cancelled: watch::channel(0).0,
+            marked: watch::channel(0).0,
             gate: Arc::new(tokio::sync::Semaphore::new(0)),
             channel: Endpoint::from_static("http://node").connect_with_connector_lazy(connector),
             tasks: Mutex::default(),
@@ -156,6 +161,11 @@ impl Node {
         if stream && matches!(script, Script::Steps(steps) if steps.len() > 1) {
             std::future::pending::<()>().await;
         }
+    }
+
+    /// Waits until `count` marks were passed.
+    pub(crate) async fn marked(&self, count: usize) {
+        wait(&self.marked, count, "came to a mark").await;
     }
 
     /// Waits until `count` calls were dropped before their end.
@@ -326,6 +336,10 @@ async fn perform(step: Step, node: &Node) -> Option<Option<Event>> {
         Step::Nonsense => Some(None),
         Step::Apart => {
             tokio::task::yield_now().await;
+            None
+        }
+        Step::Mark => {
+            node.marked.send_modify(|count| *count += 1);
             None
         }
         Step::Gate => {
