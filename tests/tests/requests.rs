@@ -109,6 +109,11 @@ fn fields_that_are_null_and_arguments_that_are_no_json_are_taken() {
             if stream {
                 let events = http::post(&base, "/chat/completions", &body).events();
                 assert_eq!(events.iter().map(http::Event::text).collect::<String>(), text);
+                let reason = |event: &http::Event| match event {
+                    http::Event::Json(chunk) => chunk["choices"][0]["finish_reason"].as_str().map(str::to_owned),
+                    http::Event::Done => None,
+                };
+                assert_eq!(events.iter().filter_map(reason).collect::<Vec<_>>(), ["stop"]);
             } else {
                 assert_eq!(said(&body), (json!(text), json!("stop")));
             }

@@ -144,7 +144,7 @@ fn assert_broken(mut answer: http::Answer, since: Instant) {
     let events = answer.events();
     let took = since.elapsed();
     let Some(Event::Json(last)) = events.last() else { panic!("no error event at the end: {events:?}") };
-    assert!(last["error"]["message"].is_string(), "{last}");
+    assert!(last["error"]["message"].is_string() && last["error"]["type"] == "server_error", "{last}");
     assert!(took < TOLD_WITHIN, "told after {took:?}");
     let finished = |event: &Event| match event {
         Event::Done => true,
