@@ -291,7 +291,8 @@ impl Supervisor {
             Availability::Ready(Arc::clone(&serving.pipeline) as Arc<dyn Generator>)
         };
         self.model.availability.send_replace(availability);
-        self.show(&serving.placement, &serving.pipeline.pulse().borrow());
+        let pulse = *serving.pipeline.pulse().borrow();
+        self.show(&serving.placement, &pulse);
     }
 
     fn show(&self, placement: &Placement, pulse: &Pulse) {

@@ -195,8 +195,7 @@ impl Supervisor {
     }
 
     fn hop(&self, stage: &PlacedStage, id: &StageId) -> Result<Hop, StageError> {
-        let view = self.parts.mesh.view();
-        let view = view.borrow();
+        let view = self.parts.mesh.view().borrow().clone();
         let addresses: Vec<SocketAddr> = view
             .peer(&stage.peer)
             .map(|peer| peer.stage_addresses.iter().filter_map(|address| address.parse().ok()).collect())
