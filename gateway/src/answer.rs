@@ -9,18 +9,17 @@ use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{HeaderName, Response, StatusCode};
 use mesh_openai::{Answer, ApiError, Context, Dialect, Event, Parsed, Reply};
-use mesh_types::{ErrorClass, Fault, RequestId, Usage};
+use mesh_types::{Fault, RequestId, Usage};
 use tokio::time::timeout;
 use tracing::Instrument as _;
 
 use crate::body::{self, ResponseBody};
 use crate::metrics::Metrics;
+use crate::request_body::RequestBody;
 use crate::routes::Shared;
 use crate::runs::Runs;
 use crate::ticket::{Outcome, Ticket};
 
-/// A larger body is parsed where it keeps nobody else waiting.
-const PARSE_INLINE: usize = 128 << 10;
 /// Most bytes of one unstreamed answer. A context's worth of text is far smaller; a peer that sends more is broken.
 const MAX_ANSWER: usize = 64 << 20;
 const MAX_HEADER: usize = 1024;
@@ -28,7 +27,7 @@ const MAX_HEADER: usize = 1024;
 /// A request for an answer, whose body has been read.
 pub(crate) struct Asked {
     pub(crate) dialect: Dialect,
-    pub(crate) body: Bytes,
+    pub(crate) body: RequestBody,
     pub(crate) id: RequestId,
     /// The client's name for the conversation, where a header gives one.
     pub(crate) session: Option<String>,
@@ -66,11 +65,13 @@ type Opened = (bool, Vec<String>, Box<dyn Reply>, Runs);
 
 async fn open(shared: &Shared, asked: Asked) -> Result<Opened, Fault> {
     let Asked { dialect, body, id, session } = asked;
-    let Parsed { mut runs, stream, ignored, reply } = parse(dialect, body, context(shared, id)).await?;
+    let context = context(shared, id);
+    let parsed = body.parse(move |bytes| mesh_openai::parse(dialect, bytes, &context)).await?;
+    let Parsed { mut runs, stream, ignored, reply } = parsed;
     if session.is_some() {
         runs.iter_mut().for_each(|run| run.conversation.clone_from(&session));
     }
-    let runs = Runs::open(shared.upstream(), runs).await?;
+    let runs = Runs::open(shared.upstream(), runs).await.map_err(|fault| dialect.renamed(fault))?;
     Ok((stream, ignored, reply, runs))
 }
 
@@ -79,15 +80,6 @@ pub(crate) fn context(shared: &Shared, id: RequestId) -> Context {
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let unique = uuid::Uuid::now_v7().simple().to_string();
     Context { request: id, unique, created, seal: shared.seal() as _ }
-}
-
-async fn parse(dialect: Dialect, body: Bytes, context: Context) -> Result<Parsed, Fault> {
-    if body.len() <= PARSE_INLINE {
-        return mesh_openai::parse(dialect, &body, &context);
-    }
-    tokio::task::spawn_blocking(move || mesh_openai::parse(dialect, &body, &context))
-        .await
-        .unwrap_or_else(|_| Err(Fault::new(ErrorClass::Internal, "The request could not be read.")))
 }
 
 /// All choices whole.

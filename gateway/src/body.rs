@@ -1,26 +1,18 @@
-//! Bodies: reading a request's within its limits, and the shapes that a response's can have.
+//! The bodies of responses: the shapes that they can have.
 
 use std::convert::Infallible;
 
 use bytes::Bytes;
-use http::header::{self, HeaderMap, HeaderValue};
+use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt as _, Empty, Full, LengthLimitError, Limited};
-use hyper::body::{Body, Frame, Incoming};
+use http_body_util::{BodyExt as _, Empty, Full};
+use hyper::body::Frame;
 use mesh_openai::ApiError;
-use mesh_types::{Fault, RequestId};
-use tokio::time::timeout;
-
-use crate::config::Limits;
-use crate::unpack::unpack;
+use mesh_types::RequestId;
 
 /// The body of every response.
 pub(crate) type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
-
-/// Once a body is known to be too large, this many times the limit is still read and thrown away, so that a client which
-/// sends all of it before it reads gets to see the refusal.
-const DISCARD_FACTOR: u64 = 4;
 
 /// No bytes.
 pub(crate) fn empty() -> ResponseBody {
@@ -60,47 +52,4 @@ pub(crate) fn error(error: &ApiError, shape: Shape, id: &RequestId) -> Response<
         response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
     }
     response
-}
-
-/// All of a request's body, unpacked.
-///
-/// # Errors
-/// 413 for one over the limit, 415 for one that is packed in a way that is not served, 408 for one that does not arrive
-/// in time, 400 for one that breaks off.
-///
-/// # Cancel safety
-/// Dropping it drops the body.
-pub(crate) async fn read(headers: &HeaderMap, mut body: Incoming, limits: &Limits) -> Result<Bytes, ApiError> {
-    let limit = limits.body_bytes;
-    let reading = async {
-        if body.size_hint().lower() > limit as u64 {
-            // A client that waits for 100 Continue has sent nothing yet, and will not.
-            if !headers.contains_key(header::EXPECT) {
-                discard(&mut body, limit).await;
-            }
-            return Err(ApiError::too_large(limit));
-        }
-        match Limited::new(&mut body, limit).collect().await {
-            Ok(whole) => Ok(whole.to_bytes()),
-            Err(error) if error.is::<LengthLimitError>() => {
-                discard(&mut body, limit).await;
-                Err(ApiError::too_large(limit))
-            }
-            Err(_) => Err(Fault::invalid("The request's body broke off.").into()),
-        }
-    };
-    let read = timeout(limits.body, reading).await;
-    let packed = read.unwrap_or_else(|_| Err(ApiError::body_timeout(limits.body.as_secs())))?;
-    unpack(headers, packed, limit).await
-}
-
-async fn discard(body: &mut Incoming, limit: usize) {
-    let mut left = (limit as u64).saturating_mul(DISCARD_FACTOR);
-    while let Some(Ok(frame)) = body.frame().await {
-        let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
-        match left.checked_sub(bytes) {
-            Some(rest) => left = rest,
-            None => return,
-        }
-    }
 }

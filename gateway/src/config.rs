@@ -20,8 +20,11 @@ pub struct Config {
 /// What a gateway bounds. The defaults suit a person's or a team's mesh.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of a request's body. 32 MiB: a long conversation with room to spare; each request may hold that much.
+    /// Bytes of a request's body. 32 MiB: a long conversation with room to spare.
     pub body_bytes: usize,
+    /// Bodies over a mebibyte, or packed ones, that are read at the same time; more wait. 4: read as JSON, one may take
+    /// some hundred mebibytes.
+    pub large_bodies: usize,
     /// How long a body may take to arrive. 60 s.
     pub body: Duration,
     /// How long a client may take to send a request's head, and how long an idle connection is kept. 75 s.
@@ -36,6 +39,9 @@ pub struct Limits {
     pub first_event: Duration,
     /// How long a node may be silent within an answer: a long prompt is read before the first text. 10 min.
     pub next_event: Duration,
+    /// How long a client may take nothing of what it is sent, or not be there any more, before its connection ends, and
+    /// its runs with it. 2 min.
+    pub stalled: Duration,
     /// After how much silence a stream carries a comment, so that nothing on the way takes it for dead. 15 s.
     pub keep_alive: Duration,
     /// How long answers may take to finish once the gateway is told to stop. 30 s.
@@ -59,12 +65,14 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             body_bytes: 32 << 20,
+            large_bodies: 4,
             body: Duration::from_secs(60),
             head: Duration::from_secs(75),
             requests: Self::REQUESTS as usize,
             connections: Self::CONNECTIONS as usize,
             first_event: Duration::from_secs(600),
             next_event: Duration::from_secs(600),
+            stalled: Duration::from_secs(120),
             keep_alive: Duration::from_secs(15),
             drain: Duration::from_secs(30),
         }

@@ -13,7 +13,7 @@ use crate::body::{self, ResponseBody};
 
 const REQUEST_HEADERS: HeaderValue =
     HeaderValue::from_static("authorization, x-api-key, content-type, anthropic-version, anthropic-beta, x-request-id");
-const EXPOSED: HeaderValue = HeaderValue::from_static("x-request-id, x-mesh-ignored, retry-after");
+const EXPOSED: HeaderValue = HeaderValue::from_static("x-request-id, request-id, x-mesh-ignored, retry-after");
 /// Browsers remember a preflight for this many seconds.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("86400");
 

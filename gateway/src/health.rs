@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use http::{Response, StatusCode};
+use http::{Response, StatusCode, header};
 use mesh_routing::{Served, served};
 use mesh_types::{MeshView, PeerId};
 use serde::Serialize;
@@ -13,6 +13,8 @@ use crate::body::{self, ResponseBody};
 
 /// A complete forward pass that is older says nothing.
 const FRESH: Duration = Duration::from_secs(30);
+/// Seconds after which something may be ready that is not.
+const RETRY_AFTER: u32 = 5;
 
 #[derive(Debug, Serialize)]
 struct Health {
@@ -40,8 +42,17 @@ struct ModelHealth {
 pub(crate) fn health(view: &MeshView, ages: &HashMap<PeerId, Duration>) -> Response<ResponseBody> {
     let health = assess(view, ages);
     let status = if health.reason.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    answer(status, &health)
+}
+
+/// A 503 says when to ask again.
+fn answer(status: StatusCode, state: &impl Serialize) -> Response<ResponseBody> {
     // String keys only: serialising cannot fail.
-    body::json(status, serde_json::to_vec(&health).unwrap_or_default())
+    let mut response = body::json(status, serde_json::to_vec(state).unwrap_or_default());
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER.into());
+    }
+    response
 }
 
 /// `GET /ready`: 200 when some model answers now, else 503. For whoever decides where requests are sent.
@@ -57,8 +68,7 @@ pub(crate) fn ready(view: &MeshView) -> Response<ResponseBody> {
         true => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         false => (StatusCode::OK, "ready"),
     };
-    // String keys only: serialising cannot fail.
-    body::json(code, serde_json::to_vec(&Ready { status, models }).unwrap_or_default())
+    answer(code, &Ready { status, models })
 }
 
 fn assess(view: &MeshView, ages: &HashMap<PeerId, Duration>) -> Health {

@@ -19,6 +19,7 @@ mod health;
 mod metrics;
 mod models;
 mod peers;
+mod request_body;
 mod routes;
 mod runs;
 mod seal;

@@ -20,7 +20,7 @@ use crate::peers::Peers;
 use crate::seal::MeshSeal;
 use crate::ticket::{Outcome, Ticket};
 use crate::upstream::Upstream;
-use crate::{answer, cors, health, models, tokens};
+use crate::{answer, cors, health, models, request_body, tokens};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The same under the name that Anthropic's clients log.
@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     /// One permit for each request that may be answered at the same time.
     pub(crate) requests: Arc<Semaphore>,
+    /// One permit for each large body that may be held at the same time.
+    pub(crate) large_bodies: Arc<Semaphore>,
     pub(crate) metrics: Arc<Metrics>,
     /// When this gateway began, in Unix seconds: the `created` of models, which have no better one.
     pub(crate) started: u64,
@@ -181,17 +183,18 @@ impl Shared {
     ) -> Result<Response<ResponseBody>, ApiError> {
         let mut ticket = Ticket::take(&self.requests, &self.metrics)?;
         let (head, body) = request.into_parts();
-        let body = body::read(&head.headers, body, &self.limits).await;
+        let reader = request_body::Reader::new(&self.limits, &self.large_bodies);
+        let body = reader.read(&head.headers, body).await;
         let body = body.inspect_err(|_| ticket.outcome = Outcome::Failed)?;
         if let Resource::Answer(dialect) = resource {
             let asked = Asked { dialect, body, id, session: session(&head.headers) };
             return answer::answer(self, asked, ticket).await;
         }
         let answered = match resource {
-            Resource::CountTokens => tokens::count(self, &body, id).await,
-            Resource::Tokenize => tokens::tokenize(self, &body, id).await,
-            Resource::Detokenize => tokens::detokenize(self, &body).await,
-            _ => tokens::embed(self, &body).await,
+            Resource::CountTokens => tokens::count(self, body, id).await,
+            Resource::Tokenize => tokens::tokenize(self, body, id).await,
+            Resource::Detokenize => tokens::detokenize(self, body).await,
+            _ => tokens::embed(self, body).await,
         };
         ticket.outcome = if answered.is_ok() { Outcome::Finished } else { Outcome::Failed };
         answered

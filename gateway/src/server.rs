@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -76,12 +77,14 @@ impl Gateway {
         let addr = listener.local_addr().map_err(failed)?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let requests = Arc::new(Semaphore::new(config.limits.requests));
+        let large_bodies = Arc::new(Semaphore::new(config.limits.large_bodies));
         let shared = Shared {
             peers,
             balancer: Balancer::new(),
             api_key: config.api_key,
             limits: config.limits,
             requests,
+            large_bodies,
             started,
             metrics: Arc::new(Metrics::new()),
         };
@@ -183,6 +186,9 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>, streams: Streams, shutdow
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
+    if let Err(error) = end_when_stalled(&stream, shared.limits.stalled) {
+        tracing::debug!(%error, "a client that takes nothing, or is gone without a word, may stay connected");
+    }
     let mut builder = auto::Builder::new(streams);
     let head = shared.limits.head;
     builder.http1().timer(TokioTimer::new()).header_read_timeout(head).max_buf_size(MAX_HEAD);
@@ -203,6 +209,16 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>, streams: Streams, shutdow
     if let Err(error) = served {
         tracing::debug!(%error, "connection ended");
     }
+}
+
+/// Has the system end the connection once its client has acknowledged nothing, or had no room, for `patience`.
+fn end_when_stalled(stream: &TcpStream, patience: Duration) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    let interval = (patience / 4).max(Duration::from_secs(1));
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(interval).with_interval(interval))?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(patience))?;
+    Ok(())
 }
 
 /// Owns the tasks that hyper makes for the streams of HTTP/2 connections.

@@ -1,6 +1,5 @@
 //! Endpoints with one answer: cutting texts, counting conversations, vectors of texts.
 
-use bytes::Bytes;
 use http::{Response, StatusCode};
 use mesh_openai::embeddings::Embeddings;
 use mesh_openai::tokens::{Detokenize, Tokenize};
@@ -10,6 +9,7 @@ use mesh_types::{Fault, ModelId, RequestId};
 
 use crate::answer::{context, name_ignored};
 use crate::body::{self, ResponseBody};
+use crate::request_body::RequestBody;
 use crate::routes::Shared;
 use crate::upstream;
 
@@ -20,15 +20,20 @@ use crate::upstream;
 ///
 /// # Cancel safety
 /// Dropping it cancels the call.
-pub(crate) async fn tokenize(shared: &Shared, body: &Bytes, id: RequestId) -> Result<Response<ResponseBody>, ApiError> {
-    let mut asked = Tokenize::parse(body, &context(shared, id))?;
+pub(crate) async fn tokenize(
+    shared: &Shared,
+    body: RequestBody,
+    id: RequestId,
+) -> Result<Response<ResponseBody>, ApiError> {
+    let context = context(shared, id);
+    let mut asked = body.parse(move |bytes| Tokenize::parse(bytes, &context)).await?;
     asked.chat.model = model(shared, asked.chat.model)?;
     let pieces = asked.with_pieces || asked.token_strs;
     let cut = upstream::tokenize(&*shared.peers, &asked.chat, pieces, &shared.limits).await?;
     if pieces && cut.pieces.len() != cut.tokens.len() {
         return Err(upstream::violation("the node", "tokens without their pieces").into());
     }
-    Ok(body::json(StatusCode::OK, asked.reply(&cut.tokens, &cut.pieces, cut.context)))
+    Ok(answered(asked.reply(&cut.tokens, &cut.pieces, cut.context), &asked.ignored))
 }
 
 /// `POST /detokenize`.
@@ -38,11 +43,11 @@ pub(crate) async fn tokenize(shared: &Shared, body: &Bytes, id: RequestId) -> Re
 ///
 /// # Cancel safety
 /// Dropping it cancels the call.
-pub(crate) async fn detokenize(shared: &Shared, body: &Bytes) -> Result<Response<ResponseBody>, ApiError> {
-    let asked = Detokenize::parse(body)?;
+pub(crate) async fn detokenize(shared: &Shared, body: RequestBody) -> Result<Response<ResponseBody>, ApiError> {
+    let asked = body.parse(Detokenize::parse).await?;
     let model = model(shared, asked.model)?;
     let text = upstream::detokenize(&*shared.peers, &model, asked.tokens, &shared.limits).await?;
-    Ok(body::json(StatusCode::OK, Detokenize::reply(&text)))
+    Ok(answered(Detokenize::reply(&text), &asked.ignored))
 }
 
 /// `POST /v1/messages/count_tokens`.
@@ -52,10 +57,15 @@ pub(crate) async fn detokenize(shared: &Shared, body: &Bytes) -> Result<Response
 ///
 /// # Cancel safety
 /// Dropping it cancels the call.
-pub(crate) async fn count(shared: &Shared, body: &Bytes, id: RequestId) -> Result<Response<ResponseBody>, ApiError> {
-    let chat = count_tokens(body, &context(shared, id))?;
+pub(crate) async fn count(
+    shared: &Shared,
+    body: RequestBody,
+    id: RequestId,
+) -> Result<Response<ResponseBody>, ApiError> {
+    let context = context(shared, id);
+    let (chat, ignored) = body.parse(move |bytes| count_tokens(bytes, &context)).await?;
     let cut = upstream::tokenize(&*shared.peers, &chat, false, &shared.limits).await?;
-    Ok(body::json(StatusCode::OK, token_count(cut.tokens.len())))
+    Ok(answered(token_count(cut.tokens.len()), &ignored))
 }
 
 /// `POST /v1/embeddings`.
@@ -65,8 +75,8 @@ pub(crate) async fn count(shared: &Shared, body: &Bytes, id: RequestId) -> Resul
 ///
 /// # Cancel safety
 /// Dropping it cancels the call.
-pub(crate) async fn embed(shared: &Shared, body: &Bytes) -> Result<Response<ResponseBody>, ApiError> {
-    let (asked, ignored) = Embeddings::parse(body)?;
+pub(crate) async fn embed(shared: &Shared, body: RequestBody) -> Result<Response<ResponseBody>, ApiError> {
+    let (asked, ignored) = body.parse(Embeddings::parse).await?;
     let reply = upstream::embed(&*shared.peers, &asked.model, &asked.inputs, &shared.limits).await?;
     let vectors: Vec<Vec<f32>> = reply.vectors.into_iter().map(|vector| vector.values).collect();
     let is_sound = |vector: &Vec<f32>| {
@@ -77,9 +87,13 @@ pub(crate) async fn embed(shared: &Shared, body: &Bytes) -> Result<Response<Resp
     if vectors.len() != asked.inputs.len() || !vectors.iter().all(is_sound) {
         return Err(upstream::violation("the node", "vectors that are none, or not as many as texts").into());
     }
-    let mut response = body::json(StatusCode::OK, asked.reply(&vectors, reply.prompt_tokens)?);
+    Ok(answered(asked.reply(&vectors, reply.prompt_tokens)?, &ignored))
+}
+
+fn answered(json: Vec<u8>, ignored: &[String]) -> Response<ResponseBody> {
+    let mut response = body::json(StatusCode::OK, json);
     name_ignored(&mut response, ignored.iter());
-    Ok(response)
+    response
 }
 
 /// The model that is meant: where a client names none, the only one.

@@ -157,13 +157,22 @@ fn requests() {
     let (status, answer) = ask(json!({"model": SMOLLM2, "messages": user("Count."), "ignore_eos": true, "seed": 1}));
     assert_eq!((status, &answer["choices"][0]["finish_reason"]), (200, &json!("length")), "{answer}");
     assert_eq!(answer["usage"]["total_tokens"], 256, "{answer}");
-    // A seed gives the same text again; a stop string cuts it.
-    let seeded =
-        |seed: u32| ask(json!({"model": SMOLLM2, "messages": user("Tell a story."), "seed": seed, "max_tokens": 24})).1;
+    // A seed gives the same text again, whatever is cached of the prompt by then; a stop string cuts it.
+    let drawn = |more: serde_json::Value| {
+        let mut body = json!({"model": SMOLLM2, "messages": user("Tell a story."), "max_tokens": 24});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        ask(body).1
+    };
+    let seeded = |seed: u32| drawn(json!({"seed": seed}));
     let text = |answer: &serde_json::Value| answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
-    let first = text(&seeded(7));
-    assert_eq!(first, text(&seeded(7)));
+    let cached =
+        |answer: &serde_json::Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    let (first, again) = (seeded(7), seeded(7));
+    assert!(cached(&first) < cached(&again), "{first} {again}");
+    let first = text(&first);
+    assert_eq!(first, text(&again));
     assert_ne!(first, text(&seeded(8)));
+    assert_eq!(cached(&drawn(json!({"cache_prompt": false}))), 0);
     let stop: String = first.chars().skip(5).take(4).collect();
     let body = json!({"model": SMOLLM2, "messages": user("Tell a story."), "seed": 7, "max_tokens": 24, "stop": stop});
     let (_, stopped) = ask(body);

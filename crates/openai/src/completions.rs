@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use crate::error::ApiError;
 use crate::event::{Answer, Event, total};
 use crate::fields::COMPLETIONS;
+use crate::ignored::Ignored;
 use crate::json::{self, Object, invalid, missing, wrong};
 use crate::reply::{Context, Parsed, Reply};
 use crate::response::{Head, UsageObject, finish_reason};
@@ -20,12 +21,12 @@ const DEFAULT_MAX_TOKENS: u32 = 16;
 /// See [`crate::parse`].
 pub(crate) fn parse(body: &[u8], context: &Context) -> Result<Parsed, Fault> {
     let map = json::body(body)?;
-    let mut ignored = Vec::new();
+    let mut ignored = Ignored::default();
     COMPLETIONS.sort(&map, "", &mut ignored)?;
     let request = Object::root(&map);
     let stream = request.flag("stream")?.unwrap_or(false);
     let echo = request.flag("echo")?.unwrap_or(false);
-    let prompts = prompts(request.get("prompt"), "prompt")?;
+    let prompts = prompts(request.get("prompt"), "prompt", settings::MAX_CHOICES)?;
     let n = settings::choices(&request, prompts.len())?;
     let base = ChatRequest {
         request: context.request.clone(),
@@ -42,6 +43,7 @@ pub(crate) fn parse(body: &[u8], context: &Context) -> Result<Parsed, Fault> {
         parallel_tool_calls: true,
         response_format: ResponseFormat::Text,
         grammar: settings::grammar(&request)?,
+        cache_prompt: request.flag("cache_prompt")?,
         conversation: settings::conversation(&request, "prompt_cache_key"),
         template_kwargs: Map::new(),
     };
@@ -51,11 +53,11 @@ pub(crate) fn parse(body: &[u8], context: &Context) -> Result<Parsed, Fault> {
     let runs = settings::runs(prompts.into_iter().map(chat).collect(), n);
     let reply =
         Writer { head, n, answers: vec![Answer::default(); runs.len()], offsets: vec![0; runs.len()], include_usage };
-    Ok(Parsed { runs, stream, ignored, reply: Box::new(reply) })
+    Ok(Parsed { runs, stream, ignored: ignored.into(), reply: Box::new(reply) })
 }
 
-/// The texts at `path`: each is a text or an array of tokens; an array of such is several.
-pub(crate) fn prompts(value: Option<&Value>, path: &str) -> Result<Vec<RawInput>, Fault> {
+/// The texts at `path`, at most so many: each is a text or an array of tokens; an array of such is several.
+pub(crate) fn prompts(value: Option<&Value>, path: &str, most: usize) -> Result<Vec<RawInput>, Fault> {
     let items = match value {
         None => return Err(missing(path)),
         Some(Value::Array(items)) if items.is_empty() => return Err(invalid(path, format!("`{path}` is empty."))),
@@ -64,6 +66,9 @@ pub(crate) fn prompts(value: Option<&Value>, path: &str) -> Result<Vec<RawInput>
     };
     if items.iter().all(Value::is_number) {
         return Ok(vec![tokens(items, path)?]);
+    }
+    if items.len() > most {
+        return Err(invalid(path, format!("`{path}` holds {} texts; at most {most} are allowed.", items.len())));
     }
     items.iter().enumerate().map(|(index, item)| prompt(item, &format!("{path}[{index}]"))).collect()
 }

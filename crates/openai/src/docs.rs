@@ -22,8 +22,9 @@ value of a wrong type or out of range is refused with its path in `param`.
 
 A `seed` fixes the draws: the same seed draws the same tokens from the same logits, on one machine and over several. The
 logits of llama.cpp's kernels are the same again as long as they add up in the same order, which depends on what is computed
-together with a token, and with fused attention on several threads also on what else is in the KV cache. `just bench seeds`
-measures it. SmolLM2-135M (Q4_1) on a processor, 8 seeds at temperature 1, 32 tokens each, prompts partly cached:
+together with a token, and on where in the KV cache a conversation stands and what else is there. `just bench seeds`
+measures it. SmolLM2-135M (Q4_1) on a processor, 8 seeds of one prompt at temperature 1, 32 tokens each, prompts partly
+cached:
 
 | | the same text again, alone | beside seven other requests |
 | --- | --- | --- |
@@ -32,8 +33,11 @@ measures it. SmolLM2-135M (Q4_1) on a processor, 8 seeds at temperature 1, 32 to
 | two threads, `--flash-attn off` | 8 of 8 | 0 of 8 |
 | two threads | 1 of 8 | 2 of 8 |
 
-So a seed repeats its text where nothing else runs, with `--flash-attn off` if stages have several threads. Under load it
-does not: llama.cpp's kernels are not batch-invariant there. At temperature 0, only what is nearly a tie can turn.
+So a seed repeats its text where nothing else runs, with `--flash-attn off` if stages have several threads, as long as the
+answer stands at the same place in the cache. Where other conversations are kept beside it, it may come to stand elsewhere: of
+8 prompts that were asked three times each, on one thread and alone, 3 gave one text all three times, and the others parted
+after their first tokens. Under load a seed does not repeat its text: llama.cpp's kernels are not batch-invariant there. At
+temperature 0, only what is nearly a tie can turn.
 ";
 
 /// `docs/parameters.md`.
@@ -52,7 +56,7 @@ pub fn parameters() -> String {
 
 fn handling(field: &Field) -> String {
     let (what, how) = match field.handling {
-        Handling::Read(kind) => ("honoured", kind.expects()),
+        Handling::Read(kind) => ("honoured", kind.describe()),
         Handling::Harmless => ("no effect", String::new()),
         Handling::Refused(neutral) => ("refused", format!("unless {}", neutral.describe())),
         Handling::Legacy { successor } => ("refused", format!("unless null or empty: use {successor}")),
@@ -66,7 +70,8 @@ const ERRORS: &str = "# Errors
 Every error is an object: `{\"error\": {\"message\", \"type\", \"param\", \"code\"}}`, for `/v1/messages` in
 Anthropic's shape, `{\"type\": \"error\", \"error\": {\"type\", \"message\"}, \"request_id\"}`. `message` is
 one sentence for people, `code` is stable. 429 and 503 carry `Retry-After`. An error after the first byte of a stream is
-its last event. This page is made from the table in `crates/openai/src/error.rs` (`just docs` writes it).
+its last event. What is no HTTP, or has a head of more than 64 KiB or 100 headers, gets a 400 or 431 without a body. This
+page is made from the table in `crates/openai/src/error.rs` (`just docs` writes it).
 
 | status | code | when |
 | --- | --- | --- |

@@ -7,6 +7,7 @@ use mesh_types::{Fault, ModelId};
 use serde::Serialize;
 
 use crate::fields::EMBEDDINGS;
+use crate::ignored::Ignored;
 use crate::json::{self, Object, invalid};
 use crate::{completions, settings};
 
@@ -40,21 +41,17 @@ impl Embeddings {
     /// An invalid request.
     pub fn parse(body: &[u8]) -> Result<(Self, Vec<String>), Fault> {
         let map = json::body(body)?;
-        let mut ignored = Vec::new();
+        let mut ignored = Ignored::default();
         EMBEDDINGS.sort(&map, "", &mut ignored)?;
         let request = Object::root(&map);
-        let inputs = completions::prompts(request.get("input"), "input")?;
-        if inputs.len() > MAX_INPUTS {
-            let message = format!("`input` holds {} texts; at most {MAX_INPUTS} are allowed.", inputs.len());
-            return Err(invalid("input", message));
-        }
+        let inputs = completions::prompts(request.get("input"), "input", MAX_INPUTS)?;
         let encoding = match request.text("encoding_format")? {
             None | Some("float") => Encoding::Float,
             Some("base64") => Encoding::Base64,
             Some(_) => return Err(request.invalid("encoding_format", "must be `float` or `base64`")),
         };
         let dimensions = settings::count(&request, "dimensions")?;
-        Ok((Self { model: settings::model(&request)?, inputs, encoding, dimensions }, ignored))
+        Ok((Self { model: settings::model(&request)?, inputs, encoding, dimensions }, ignored.into()))
     }
 
     /// The answer: one vector for each input, scaled to the length of one, of which `tokens` were read.

@@ -14,6 +14,7 @@ mod tokens;
 use mesh_types::Fault;
 use serde_json::{Map, Value};
 
+use crate::ignored::Ignored;
 use crate::json::{UNSUPPORTED, describe, invalid};
 
 pub use shared::TABLES;
@@ -137,7 +138,7 @@ impl Table {
 
     /// Checks the fields of `map`, whose own path (`request.`, say; empty for the request itself) is `prefix`: refuses
     /// what is not supported and values of a wrong type, and adds to `ignored` what has no effect.
-    pub(crate) fn sort(&self, map: &Map<String, Value>, prefix: &str, ignored: &mut Vec<String>) -> Result<(), Fault> {
+    pub(crate) fn sort(&self, map: &Map<String, Value>, prefix: &str, ignored: &mut Ignored) -> Result<(), Fault> {
         for (name, value) in map {
             let path = format!("{prefix}{name}");
             let Some(field) = self.find(name) else {
@@ -152,12 +153,7 @@ impl Table {
                     return Err(invalid(path, message));
                 }
                 // Parts of a conversation carry them by the dozen: one word for all of them.
-                Handling::Harmless => {
-                    let path = without_indices(&path);
-                    if !ignored.contains(&path) {
-                        ignored.push(path);
-                    }
-                }
+                Handling::Harmless => ignored.push(without_indices(&path)),
                 Handling::Refused(neutral) if neutral.covers(value) => {}
                 Handling::Legacy { .. } if Neutral::Empty.covers(value) => {}
                 Handling::Refused(_) => {
@@ -201,14 +197,21 @@ impl Kind {
         }
     }
 
+    /// The same with what it says by itself, for a table.
+    pub fn describe(self) -> String {
+        match self {
+            Self::Integer(more) if !more.is_empty() => format!("{}; {more}", self.expects()),
+            _ => self.expects(),
+        }
+    }
+
     /// What a value must be, for a sentence.
-    pub fn expects(self) -> String {
+    fn expects(self) -> String {
         match self {
             Self::Text => "a string".to_owned(),
             Self::Flag => "true or false".to_owned(),
             Self::Count => "a positive integer".to_owned(),
-            Self::Integer("") => "an integer".to_owned(),
-            Self::Integer(more) => format!("an integer; {more}"),
+            Self::Integer(_) => "an integer".to_owned(),
             Self::Range(min, max) => format!("a number from {min} to {max}"),
             Self::Array(of) => format!("an array of {of}"),
             Self::Object => "an object".to_owned(),
@@ -284,12 +287,12 @@ mod tests {
     #[test]
     fn what_has_no_effect_is_named_once() {
         let map = json!({"cache_control": {"type": "ephemeral"}, "colour": 1, "text": "x"});
-        let mut ignored = Vec::new();
+        let mut ignored = Ignored::default();
         for index in 0..2 {
             let prefix = format!("messages[0].content[{index}].");
             MESSAGES_BLOCK.sort(map.as_object().unwrap(), &prefix, &mut ignored).unwrap();
         }
         let unknown = |index: u32| format!("messages[0].content[{index}].colour");
-        assert_eq!(ignored, ["messages[].content[].cache_control".to_owned(), unknown(0), unknown(1)]);
+        assert_eq!(Vec::from(ignored), ["messages[].content[].cache_control".to_owned(), unknown(0), unknown(1)]);
     }
 }

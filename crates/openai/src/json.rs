@@ -136,11 +136,55 @@ pub(crate) fn describe(value: &Value) -> String {
     }
 }
 
+/// Most values in a request: in memory, each takes many times the room of its text.
+const MAX_VALUES: usize = 2 << 20;
+
 /// The object that a request's body has to be.
 pub(crate) fn body(bytes: &[u8]) -> Result<Map<String, Value>, Fault> {
+    // With what separates it from the next, a value has two bytes at least.
+    if bytes.len() / 2 > MAX_VALUES && values(bytes) > MAX_VALUES {
+        return Err(Fault::invalid(format!("The body holds more than {MAX_VALUES} values.")));
+    }
     match serde_json::from_slice(bytes) {
         Ok(Value::Object(map)) => Ok(map),
         Ok(_) => Err(Fault::invalid("The body must be a JSON object.")),
         Err(error) => Err(Fault::invalid(format!("The body is not valid JSON: {error}."))),
+    }
+}
+
+/// How many values `json` holds, if it is valid; some that are empty may be counted twice.
+fn values(json: &[u8]) -> usize {
+    let (mut count, mut in_text, mut escaped) = (1, false, false);
+    for byte in json {
+        match (in_text, byte) {
+            _ if escaped => escaped = false,
+            (true, b'\\') => escaped = true,
+            (_, b'"') => in_text = !in_text,
+            (false, b',' | b'[' | b'{') => count += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_counted_outside_texts() {
+        assert_eq!(values(br#"{"a": 1, "b": [2, 3], "c,[{\\": "\", [1, 2,", "d": {"e": null}}"#), 8);
+        assert_eq!(values(b"[0,0,0]"), 4);
+    }
+
+    #[test]
+    fn a_body_of_too_many_values_is_refused_before_they_are_read() {
+        let refused = |bytes: &[u8]| body(bytes).unwrap_err().message;
+        let many = format!("{{\"a\": [{}0]}}", "0,".repeat(MAX_VALUES));
+        assert!(refused(many.as_bytes()).contains("more than 2097152 values"));
+        // The end is missing, which nobody looks for.
+        assert!(refused(&many.as_bytes()[..many.len() - 2]).contains("more than"));
+        let text = serde_json::json!({"a": ",[{".repeat(MAX_VALUES)}).to_string();
+        assert_eq!(body(text.as_bytes()).unwrap().len(), 1);
     }
 }

@@ -13,6 +13,7 @@ pub mod embeddings;
 pub mod error;
 mod event;
 pub mod fields;
+mod ignored;
 mod json;
 mod logprobs;
 mod messages;

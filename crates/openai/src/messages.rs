@@ -12,6 +12,7 @@ use mesh_types::{ChatRequest, Fault, ResponseFormat, ResponseSchema};
 use serde_json::{Map, Value};
 
 use crate::fields::MESSAGES;
+use crate::ignored::Ignored;
 use crate::json::{self, Object, renamed};
 use crate::reply::{Context, Parsed};
 use crate::request::enforcement;
@@ -21,20 +22,23 @@ use crate::settings;
 /// See [`crate::parse`].
 pub(crate) fn parse(body: &[u8], context: &Context) -> Result<Parsed, Fault> {
     let map = json::body(body)?;
-    let mut ignored = Vec::new();
+    let mut ignored = Ignored::default();
     let chat = read(&map, context, &mut ignored)?;
     let stream = Object::root(&map).flag("stream")?.unwrap_or(false);
     let head = Head::new("msg_", chat.model.as_str(), context);
     let reply = Box::new(reply::Writer::new(head, context.seal.clone()));
-    Ok(Parsed { runs: vec![chat], stream, ignored, reply })
+    Ok(Parsed { runs: vec![chat], stream, ignored: ignored.into(), reply })
 }
 
-/// The body of `POST /v1/messages/count_tokens` as the request whose prompt is to be counted.
+/// The body of `POST /v1/messages/count_tokens` as the request whose prompt is to be counted, and the paths of fields
+/// without effect.
 ///
 /// # Errors
 /// As [`crate::parse`].
-pub fn count_tokens(body: &[u8], context: &Context) -> Result<ChatRequest, Fault> {
-    read(&json::body(body)?, context, &mut Vec::new())
+pub fn count_tokens(body: &[u8], context: &Context) -> Result<(ChatRequest, Vec<String>), Fault> {
+    let mut ignored = Ignored::default();
+    let chat = read(&json::body(body)?, context, &mut ignored)?;
+    Ok((chat, ignored.into()))
 }
 
 /// The answer to it.
@@ -42,7 +46,7 @@ pub fn token_count(tokens: usize) -> Vec<u8> {
     format!("{{\"input_tokens\":{tokens}}}").into_bytes()
 }
 
-fn read(map: &Map<String, Value>, context: &Context, ignored: &mut Vec<String>) -> Result<ChatRequest, Fault> {
+fn read(map: &Map<String, Value>, context: &Context, ignored: &mut Ignored) -> Result<ChatRequest, Fault> {
     MESSAGES.sort(map, "", ignored)?;
     let request = Object::root(map);
     let tools = tools::read(&request, ignored)?;
@@ -73,6 +77,7 @@ fn read(map: &Map<String, Value>, context: &Context, ignored: &mut Vec<String>) 
         tool_choice: choice.tools,
         parallel_tool_calls: choice.parallel,
         grammar: settings::grammar(&request)?,
+        cache_prompt: request.flag("cache_prompt")?,
         response_format,
         conversation: request.object("metadata")?.and_then(|metadata| settings::conversation(&metadata, "user_id")),
         template_kwargs,

@@ -22,6 +22,21 @@ pub enum Dialect {
     Messages,
 }
 
+impl Dialect {
+    /// `fault` under this dialect's names of fields, where they are those of chat completions, as a node has them.
+    pub fn renamed(self, mut fault: Fault) -> Fault {
+        let names: &[(&str, &str)] = match self {
+            Self::Chat | Self::Completions => &[],
+            Self::Responses => &[("messages", "input"), ("response_format", "text.format")],
+            Self::Messages => &[("response_format", "output_config.format")],
+        };
+        if let Some((_, name)) = names.iter().find(|(of_chat, _)| fault.param.as_deref() == Some(*of_chat)) {
+            fault.param = Some((*name).to_owned());
+        }
+        fault
+    }
+}
+
 /// What of the world a request is read with.
 #[derive(Clone)]
 pub struct Context {

@@ -4,7 +4,6 @@
 //! A field that nobody here knows is skipped and reported, so that a gateway can say so.
 
 pub(crate) mod enforcement;
-pub(crate) mod raw;
 mod strict;
 pub(crate) mod tools;
 
@@ -12,14 +11,13 @@ use mesh_types::{ChatRequest, Fault, Message, RequestId};
 use serde_json::{Map, Value};
 
 use crate::fields::{CHAT, CHAT_MESSAGE};
+use crate::ignored::Ignored;
 use crate::json::{self, Object};
 use crate::reply::{Context, Parsed};
 use crate::response::Head;
 use crate::settings;
 use crate::stream::ChunkWriter;
-use raw::{RawContent, RawMessage, RawPart, RawRequest};
 
-pub(crate) use crate::json::{UNSUPPORTED, describe, invalid, missing};
 pub use tools::{MAX_TOOL_NAME, MAX_TOOLS};
 
 /// A request, and what of it concerns the dialect alone.
@@ -44,19 +42,17 @@ pub(crate) fn parse(body: &[u8], context: &Context) -> Result<Parsed, Fault> {
 
 pub(crate) fn read(body: Map<String, Value>, id: RequestId) -> Result<ParsedChat, Fault> {
     let ignored = sort_fields(&body)?;
-    let value = Value::Object(body);
-    let raw: RawRequest = serde_path_to_error::deserialize(&value).map_err(|error| wrong_type(&error))?;
-    let request = Object::at(&value, "")?;
+    let request = Object::root(&body);
     let tools = tools::tools(request.get("tools"))?;
     let tool_choice = tools::choice(request.get("tool_choice"), request.get("tools"), &tools)?;
     enforcement::check(&tools)?;
-    let response_format = enforcement::response_format(raw.response_format.as_ref())?;
+    let response_format = enforcement::response_format(request.object("response_format")?.map(|format| format.map()))?;
     let stream = request.flag("stream")?.unwrap_or(false);
     let max_tokens = settings::count(&request, "max_tokens")?;
     let chat = ChatRequest {
         request: id,
         model: settings::model(&request)?,
-        messages: messages(raw.messages)?,
+        messages: messages(&request)?,
         max_tokens: settings::count(&request, "max_completion_tokens")?.or(max_tokens),
         sampling: settings::sampling(&request, 2.0)?,
         logit_bias: settings::logit_bias(&request)?,
@@ -66,6 +62,7 @@ pub(crate) fn read(body: Map<String, Value>, id: RequestId) -> Result<ParsedChat
         tool_choice,
         parallel_tool_calls: request.flag("parallel_tool_calls")?.unwrap_or(true),
         grammar: settings::grammar(&request)?,
+        cache_prompt: request.flag("cache_prompt")?,
         response_format,
         raw: None,
         conversation: settings::conversation(&request, "prompt_cache_key"),
@@ -77,7 +74,7 @@ pub(crate) fn read(body: Map<String, Value>, id: RequestId) -> Result<ParsedChat
 
 /// Refuses what is not supported, and gives the paths of what has no effect.
 fn sort_fields(request: &Map<String, Value>) -> Result<Vec<String>, Fault> {
-    let mut ignored = Vec::new();
+    let mut ignored = Ignored::default();
     CHAT.sort(request, "", &mut ignored)?;
     let messages = request.get("messages").and_then(Value::as_array);
     for (index, message) in messages.into_iter().flatten().enumerate() {
@@ -85,77 +82,63 @@ fn sort_fields(request: &Map<String, Value>) -> Result<Vec<String>, Fault> {
             CHAT_MESSAGE.sort(message, &format!("messages[{index}]."), &mut ignored)?;
         }
     }
-    Ok(ignored)
+    Ok(ignored.into())
 }
 
-fn wrong_type(error: &serde_path_to_error::Error<serde_json::Error>) -> Fault {
-    let path = error.path().to_string();
-    let message = format!("`{path}` has the wrong type: {}.", error.inner());
-    invalid(path, message)
-}
-
-fn messages(messages: Option<Vec<RawMessage>>) -> Result<Vec<Message>, Fault> {
-    let messages = messages.ok_or_else(|| missing("messages"))?;
-    if messages.is_empty() {
-        return Err(invalid("messages", "`messages` is empty: it needs at least one message."));
+fn messages(request: &Object<'_>) -> Result<Vec<Message>, Fault> {
+    let turns = request.objects("messages")?;
+    match (request.get("messages"), turns.is_empty()) {
+        (None, _) => Err(request.missing("messages")),
+        (Some(_), true) => Err(request.invalid("messages", "is empty: it needs at least one message")),
+        (Some(_), false) => turns.iter().map(message).collect(),
     }
-    messages.into_iter().enumerate().map(|(index, raw)| message(raw, index)).collect()
 }
 
-fn message(raw: RawMessage, index: usize) -> Result<Message, Fault> {
-    let path = |field: &str| format!("messages[{index}].{field}");
-    let role = raw.role.unwrap_or_default();
-    match role.as_str() {
-        "" => return Err(missing(path("role"))),
-        "function" => {
-            let message = format!("`{}`: the role `function` is not supported: use `tool` instead.", path("role"));
-            return Err(invalid(path("role"), message).with_code(UNSUPPORTED));
-        }
-        _ => {}
+fn message(turn: &Object<'_>) -> Result<Message, Fault> {
+    let role = turn.required("role")?;
+    if role == "function" {
+        return Err(turn.unsupported("role", "is `function`, which is not supported: use `tool` instead"));
     }
-    let tool_calls = tools::calls(raw.tool_calls.unwrap_or_default(), &path("tool_calls"))?;
+    let tool_calls = tools::calls(turn)?;
     if role != "assistant" && !tool_calls.is_empty() {
-        let message = format!("`{}` is only allowed in messages of role `assistant`.", path("tool_calls"));
-        return Err(invalid(path("tool_calls"), message));
+        return Err(turn.invalid("tool_calls", "is only allowed in messages of role `assistant`"));
     }
-    let tool_call_id = match (role.as_str(), raw.tool_call_id) {
-        ("tool", id) => Some(tools::answered(id, path("tool_call_id"))?),
-        (_, None) => None,
-        (_, Some(_)) => {
-            let message = format!("`{}` is only allowed in messages of role `tool`.", path("tool_call_id"));
-            return Err(invalid(path("tool_call_id"), message));
+    let tool_call_id = match (role, turn.text("tool_call_id")?) {
+        ("tool", Some(id)) if !id.is_empty() => Some(id.to_owned()),
+        ("tool", _) => {
+            let what = "is missing: a message of role `tool` names the call that it answers";
+            return Err(turn.invalid("tool_call_id", what));
         }
+        (_, None) => None,
+        (_, Some(_)) => return Err(turn.invalid("tool_call_id", "is only allowed in messages of role `tool`")),
     };
-    let content = match raw.content {
-        Some(RawContent::Text(text)) => Some(text),
-        Some(RawContent::Parts(parts)) => Some(join(parts, index)?),
+    let content = match turn.get("content") {
+        Some(Value::Array(_)) => Some(join(&turn.objects("content")?)?),
+        Some(_) => turn.text("content")?.map(str::to_owned),
         None if role == "assistant" => None,
-        None => return Err(missing(path("content"))),
+        None => return Err(turn.missing("content")),
     };
-    let reasoning_content = raw.reasoning_content;
-    Ok(Message { role, content, name: raw.name, reasoning_content, tool_calls, tool_call_id })
+    Ok(Message {
+        role: role.to_owned(),
+        content,
+        name: turn.text("name")?.map(str::to_owned),
+        reasoning_content: turn.text("reasoning_content")?.map(str::to_owned),
+        tool_calls,
+        tool_call_id,
+    })
 }
 
 /// The text of all parts, one a line, as llama.cpp's server and vLLM join them.
-fn join(parts: Vec<RawPart>, message: usize) -> Result<String, Fault> {
-    let path = |part: usize, field: &str| format!("messages[{message}].content[{part}].{field}");
-    let mut texts = Vec::with_capacity(parts.len());
-    for (index, part) in parts.into_iter().enumerate() {
-        let (field, text) = match part.kind.as_deref() {
-            Some("text") => ("text", part.text),
-            Some("refusal") => ("refusal", part.refusal),
-            Some(kind) => {
-                let path = path(index, "type");
-                let message = format!("`{path}`: content of type `{kind}` is not supported yet; only `text` is.");
-                return Err(invalid(path, message).with_code(UNSUPPORTED));
-            }
-            None => {
-                return Err(missing(path(index, "type")));
-            }
+fn join(parts: &[Object<'_>]) -> Result<String, Fault> {
+    let text = |part: &Object<'_>| {
+        let field = match part.required("type")? {
+            "text" => "text",
+            "refusal" => "refusal",
+            kind => return Err(part.unsupported("type", &format!("is `{kind}`; only `text` is supported here"))),
         };
-        texts.push(text.ok_or_else(|| missing(path(index, field)))?);
-    }
-    Ok(texts.join("\n"))
+        part.text(field)?.map(str::to_owned).ok_or_else(|| part.missing(field))
+    };
+    Ok(parts.iter().map(text).collect::<Result<Vec<_>, _>>()?.join("\n"))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use mesh_types::{ChatRequest, Fault, ResponseFormat};
 use serde_json::{Map, Value};
 
 use crate::fields::RESPONSES;
+use crate::ignored::Ignored;
 use crate::json::{self, Object, UNSUPPORTED, invalid, renamed};
 use crate::reply::{Context, Parsed};
 use crate::request::enforcement;
@@ -25,7 +26,7 @@ const ENCRYPTED: &str = "reasoning.encrypted_content";
 /// See [`crate::parse`].
 pub(crate) fn parse(body: &[u8], context: &Context) -> Result<Parsed, Fault> {
     let map = json::body(body)?;
-    let mut ignored = Vec::new();
+    let mut ignored = Ignored::default();
     RESPONSES.sort(&map, "", &mut ignored)?;
     let request = Object::root(&map);
     let tools = tools::read(&request, &mut ignored)?;
@@ -36,7 +37,7 @@ pub(crate) fn parse(body: &[u8], context: &Context) -> Result<Parsed, Fault> {
     let effort = reasoning.as_ref().map(|reasoning| reasoning.text("effort")).transpose()?.flatten();
     if let Some(reasoning) = &reasoning {
         let others = reasoning.map().iter().filter(|(name, value)| name.as_str() != "effort" && !value.is_null());
-        ignored.extend(others.map(|(name, _)| reasoning.path(name)));
+        others.for_each(|(name, _)| ignored.push(reasoning.path(name)));
     }
     let seal = include(&request, &mut ignored)?.then(|| context.seal.clone());
     let chat = ChatRequest {
@@ -52,6 +53,7 @@ pub(crate) fn parse(body: &[u8], context: &Context) -> Result<Parsed, Fault> {
         tool_choice,
         parallel_tool_calls: request.flag("parallel_tool_calls")?.unwrap_or(true),
         grammar: settings::grammar(&request)?,
+        cache_prompt: request.flag("cache_prompt")?,
         response_format,
         conversation: settings::conversation(&request, "prompt_cache_key"),
         template_kwargs: settings::template(&request, effort, "reasoning.effort")?,
@@ -60,7 +62,7 @@ pub(crate) fn parse(body: &[u8], context: &Context) -> Result<Parsed, Fault> {
     let head = Head::new("resp_", chat.model.as_str(), context);
     let object = object::Response::new(head, &context.unique, object::Echo::of(&map), tools.origins, seal);
     let stream = request.flag("stream")?.unwrap_or(false);
-    Ok(Parsed { runs: vec![chat], stream, ignored, reply: Box::new(reply::Writer::new(object)) })
+    Ok(Parsed { runs: vec![chat], stream, ignored: ignored.into(), reply: Box::new(reply::Writer::new(object)) })
 }
 
 /// `text.format`, and a look at the rest of `text`.
@@ -83,7 +85,7 @@ fn format(request: &Object<'_>) -> Result<ResponseFormat, Fault> {
 }
 
 /// Whether reasoning is to be sealed for the client to carry.
-fn include(request: &Object<'_>, ignored: &mut Vec<String>) -> Result<bool, Fault> {
+fn include(request: &Object<'_>, ignored: &mut Ignored) -> Result<bool, Fault> {
     let mut encrypted = false;
     for (index, item) in request.list("include")?.unwrap_or_default().iter().enumerate() {
         match item.as_str() {

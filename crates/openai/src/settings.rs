@@ -173,20 +173,24 @@ pub(crate) fn count_or_zero(request: &Object<'_>, field: &str) -> Result<Option<
 /// How many choices a request wants for each of `prompts`.
 pub(crate) fn choices(request: &Object<'_>, prompts: usize) -> Result<usize, Fault> {
     let n = count(request, "n")?.unwrap_or(1) as usize;
-    if n.saturating_mul(prompts) > MAX_CHOICES {
-        let message =
-            format!("{prompts} prompts with `n` = {n} make too many choices: at most {MAX_CHOICES} are allowed.");
-        return Err(invalid("n", message));
+    match n.saturating_mul(prompts) > MAX_CHOICES {
+        false => Ok(n),
+        true if prompts == 1 => Err(request.invalid("n", &format!("must be at most {MAX_CHOICES}, not {n}"))),
+        true => {
+            let message =
+                format!("{prompts} prompts with `n` = {n} make too many choices: at most {MAX_CHOICES} are allowed.");
+            Err(invalid("n", message))
+        }
     }
-    Ok(n)
 }
 
 /// The runs for `n` choices of each of `chats`. Of several choices with one seed, each has its own, as far from the
-/// first as it is later.
+/// first as it is later. Those behind the first take over its prompt.
 pub(crate) fn runs(chats: Vec<ChatRequest>, n: usize) -> Vec<ChatRequest> {
     let choice = |chat: &ChatRequest, index: u64| {
         let mut chat = chat.clone();
         chat.sampling.seed = chat.sampling.seed.map(|seed| seed.wrapping_add(index));
+        chat.cache_prompt = chat.cache_prompt.filter(|_| index == 0);
         chat
     };
     chats.iter().flat_map(|chat| (0..n as u64).map(move |index| choice(chat, index))).collect()

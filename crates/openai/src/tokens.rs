@@ -2,10 +2,12 @@
 
 use mesh_types::chat::{RawInput, RawPrompt, SamplingOverrides};
 use mesh_types::{ChatRequest, Fault, ModelId, ResponseFormat, ToolChoice};
-use serde_json::{Map, Value, json};
+use serde::{Serialize, Serializer};
+use serde_json::{Map, json};
 
 use crate::completions;
 use crate::fields::{DETOKENIZE, TOKENIZE};
+use crate::ignored::Ignored;
 use crate::json::{self, Object};
 use crate::reply::Context;
 use crate::request;
@@ -19,6 +21,8 @@ pub struct Tokenize {
     pub with_pieces: bool,
     /// Texts of tokens in a list of their own.
     pub token_strs: bool,
+    /// Paths of fields that have no effect.
+    pub ignored: Vec<String>,
 }
 
 impl Tokenize {
@@ -28,7 +32,8 @@ impl Tokenize {
     /// An invalid request.
     pub fn parse(body: &[u8], context: &Context) -> Result<Self, Fault> {
         let mut map = json::body(body)?;
-        TOKENIZE.sort(&map, "", &mut Vec::new())?;
+        let mut ignored = Ignored::default();
+        TOKENIZE.sort(&map, "", &mut ignored)?;
         let request = Object::root(&map);
         let with_pieces = request.flag("with_pieces")?.unwrap_or(false);
         let token_strs = request.flag("return_token_strs")?.unwrap_or(false);
@@ -50,23 +55,61 @@ impl Tokenize {
                 raw(context, model, RawInput::Text { text, add_special, parse_special })
             }
         };
-        Ok(Self { chat, with_pieces, token_strs })
+        Ok(Self { chat, with_pieces, token_strs, ignored: ignored.into() })
     }
 
     /// The answer. `pieces` are the tokens' bytes, where they were asked for.
     pub fn reply(&self, tokens: &[i32], pieces: &[Vec<u8>], context: u32) -> Vec<u8> {
-        let listed: Vec<Value> = match self.with_pieces {
-            true => {
-                tokens.iter().zip(pieces).map(|(id, piece)| json!({"id": id, "piece": text_or_bytes(piece)})).collect()
-            }
-            false => tokens.iter().map(|id| json!(id)).collect(),
-        };
-        let mut reply = json!({"count": tokens.len(), "max_model_len": context, "tokens": listed});
-        if self.token_strs {
-            let texts: Vec<_> = pieces.iter().map(|piece| String::from_utf8_lossy(piece)).collect();
-            reply["token_strs"] = json!(texts);
-        }
-        reply.to_string().into_bytes()
+        let listed = if self.with_pieces { Listed::WithPieces(tokens, pieces) } else { Listed::Ids(tokens) };
+        let token_strs = self.token_strs.then_some(Texts(pieces));
+        let reply = Cut { count: tokens.len(), max_model_len: context, tokens: listed, token_strs };
+        // Struct fields, numbers and strings only: serialising them cannot fail.
+        serde_json::to_vec(&reply).unwrap_or_default()
+    }
+}
+
+/// The answer. A text of megabytes has millions of tokens: they are written from where they are.
+#[derive(Serialize)]
+struct Cut<'a> {
+    count: usize,
+    max_model_len: u32,
+    tokens: Listed<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_strs: Option<Texts<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Listed<'a> {
+    Ids(&'a [i32]),
+    #[serde(serialize_with = "with_pieces")]
+    WithPieces(&'a [i32], &'a [Vec<u8>]),
+}
+
+#[derive(Serialize)]
+struct Token<'a> {
+    id: i32,
+    piece: Piece<'a>,
+}
+
+/// As llama.cpp's server shows pieces: a text, or where that is none, its bytes.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Piece<'a> {
+    Text(&'a str),
+    Bytes(&'a [u8]),
+}
+
+fn with_pieces<S: Serializer>(ids: &&[i32], pieces: &&[Vec<u8>], serializer: S) -> Result<S::Ok, S::Error> {
+    let piece = |bytes| std::str::from_utf8(bytes).map_or(Piece::Bytes(bytes), Piece::Text);
+    serializer.collect_seq(ids.iter().zip(*pieces).map(|(id, bytes)| Token { id: *id, piece: piece(bytes) }))
+}
+
+struct Texts<'a>(&'a [Vec<u8>]);
+
+impl Serialize for Texts<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|piece| String::from_utf8_lossy(piece)))
     }
 }
 
@@ -86,14 +129,10 @@ fn raw(context: &Context, model: ModelId, input: RawInput) -> ChatRequest {
         parallel_tool_calls: true,
         response_format: ResponseFormat::Text,
         grammar: None,
+        cache_prompt: None,
         conversation: None,
         template_kwargs: Map::new(),
     }
-}
-
-/// As llama.cpp's server shows pieces: a text, or where that is none, its bytes.
-fn text_or_bytes(piece: &[u8]) -> Value {
-    std::str::from_utf8(piece).map_or_else(|_| json!(piece), |text| json!(text))
 }
 
 /// A request for the text of tokens.
@@ -103,6 +142,8 @@ pub struct Detokenize {
     pub model: ModelId,
     /// The tokens.
     pub tokens: Vec<i32>,
+    /// Paths of fields that have no effect.
+    pub ignored: Vec<String>,
 }
 
 impl Detokenize {
@@ -112,14 +153,16 @@ impl Detokenize {
     /// An invalid request.
     pub fn parse(body: &[u8]) -> Result<Self, Fault> {
         let map = json::body(body)?;
-        DETOKENIZE.sort(&map, "", &mut Vec::new())?;
+        let mut ignored = Ignored::default();
+        DETOKENIZE.sort(&map, "", &mut ignored)?;
         let request = Object::root(&map);
         let items = request.list("tokens")?.ok_or_else(|| request.missing("tokens"))?;
         let tokens = match completions::tokens(items, "tokens")? {
             RawInput::Tokens(tokens) => tokens.into_iter().map(|token| token.0).collect(),
             RawInput::Text { .. } => Vec::new(),
         };
-        Ok(Self { model: ModelId::new(request.text("model")?.unwrap_or_default()), tokens })
+        let model = ModelId::new(request.text("model")?.unwrap_or_default());
+        Ok(Self { model, tokens, ignored: ignored.into() })
     }
 
     /// The answer, under the names that llama.cpp's server and vLLM have for it.
@@ -130,6 +173,8 @@ impl Detokenize {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use crate::testkit::context;
 

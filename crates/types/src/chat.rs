@@ -35,6 +35,8 @@ pub struct ChatRequest {
     pub response_format: ResponseFormat,
     /// A grammar in GBNF that the whole answer is held to; then there are no tools, and `response_format` is text.
     pub grammar: Option<String>,
+    /// Whether what is cached of the prompt may be taken over; `None`: yes.
+    pub cache_prompt: Option<bool>,
     /// More variables for the chat template, such as `enable_thinking` or `reasoning_effort`.
     pub template_kwargs: Map<String, Value>,
     /// The client's own name for the conversation (a session header, `prompt_cache_key`): its requests go to the same

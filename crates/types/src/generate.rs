@@ -80,6 +80,8 @@ pub struct GenerateSpec {
     pub logprobs: Option<u8>,
     /// Whether the same is reported of the prompt's tokens. The whole prompt is computed then, whatever is cached.
     pub score_prompt: bool,
+    /// Whether a cached beginning of the prompt may be taken over.
+    pub reuse: bool,
     /// What may be generated.
     pub constraint: Option<Constraint>,
     /// Tokens that end the run; a drawn one is reported and not computed further. Empty where `ignore_eos` holds and no
@@ -101,6 +103,7 @@ impl GenerateSpec {
             logit_bias: Vec::new(),
             logprobs: None,
             score_prompt: false,
+            reuse: true,
             constraint: None,
             stop_tokens: Vec::new(),
         }

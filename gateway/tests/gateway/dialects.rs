@@ -187,6 +187,11 @@ async fn errors_are_in_the_shape_of_the_dialect() {
     }
     let answer = served.ask(keyed("/v1/responses", &json!({"model": "m", "input": "hi"}), "k")).await;
     assert_eq!(answer.error(), (429, None, Some("overloaded".into())));
+    // A node says it of the conversation, which each dialect has in a field of its own.
+    mesh.node("alpha").set(Script::Refuse(Fault::invalid("too long").with_param("messages")));
+    let answer = served.ask(keyed("/v1/responses", &json!({"model": "m", "input": "hi"}), "k")).await;
+    assert_eq!(answer.error(), (400, Some("input".into()), None));
+    assert_eq!(served.ask(keyed("/v1/chat/completions", &body, "k")).await.error().1.as_deref(), Some("messages"));
 }
 
 #[tokio::test]
@@ -197,8 +202,12 @@ async fn tokens_are_counted_cut_and_put_together() {
     let cut = ask(&served, "/tokenize", &json!({"content": "hé", "with_pieces": true})).await.json();
     assert_eq!(cut["tokens"], json!([{"id": 104, "piece": "h"}, {"id": 233, "piece": "é"}]));
     assert_eq!((&cut["count"], &cut["max_model_len"]), (&json!(2), &json!(2048)));
-    let text = ask(&served, "/detokenize", &json!({"model": "m", "tokens": [104, 233]})).await.json();
-    assert_eq!(text["content"], "hé");
+    let text = ask(&served, "/detokenize", &json!({"model": "m", "tokens": [104, 233], "colour": 1})).await;
+    assert_eq!((&text.json()["content"], text.header("x-mesh-ignored")), (&json!("hé"), "colour"));
+    let ignored = ask(&served, "/tokenize", &json!({"content": "h", "colour": 1})).await;
+    assert_eq!((&ignored.json()["tokens"], ignored.header("x-mesh-ignored")), (&json!([104]), "colour"));
+    let ignored = json!({"model": "m", "messages": [{"role": "user", "content": "hey"}], "service_tier": "auto"});
+    assert_eq!(ask(&served, "/v1/messages/count_tokens", &ignored).await.header("x-mesh-ignored"), "service_tier");
     assert_eq!(ask(&served, "/detokenize", &json!({"tokens": [-1]})).await.error(), (400, Some("tokens".into()), None));
 }
 

@@ -1,6 +1,10 @@
 //! A client that goes away frees what it had, whatever its request was waiting for.
 
+use std::time::Duration;
+
 use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpSocket;
 
 use crate::client::{chat, config, frame, post, serve, soon};
 use crate::fake::{Mesh, Script, Step};
@@ -78,4 +82,23 @@ async fn a_request_holds_its_place_until_its_body_ends() {
     mesh.node("alpha").cancelled(1).await;
     mesh.node("alpha").set(crate::fake::whole_answer());
     assert_eq!(served.chat(&chat(json!({}))).await.status(), 200);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_let_go_of() {
+    let mut config = config();
+    config.limits.stalled = Duration::from_secs(1);
+    // More than the system keeps for a connection.
+    let text: &'static str = Box::leak("x".repeat(1 << 20).into_boxed_str());
+    let steps = [Step::Started].into_iter().chain(std::iter::repeat_n(Step::Text(text), 32)).chain([Step::Hang]);
+    let mesh = Mesh::new(vec![("alpha", 0, Script::Steps(steps.collect()))]);
+    let served = serve(&mesh, config).await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut stream = soon(socket.connect(served.addr)).await.unwrap();
+    let body = chat(json!({"stream": true})).to_string();
+    let head = format!("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+    stream.write_all((head + &body).as_bytes()).await.unwrap();
+    mesh.node("alpha").cancelled(1).await;
 }

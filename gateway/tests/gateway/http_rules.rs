@@ -125,6 +125,45 @@ async fn a_body_over_the_limit_is_a_413_that_the_client_gets_to_see() {
 }
 
 #[tokio::test]
+async fn large_bodies_are_read_a_few_at_a_time() {
+    let mut config = config();
+    config.limits.large_bodies = 1;
+    let served = serve(&mesh(), config).await;
+    let large = {
+        let mut body = chat(json!({})).to_string();
+        body.push_str(&" ".repeat(2 << 20));
+        body
+    };
+    // All but the last byte of the first one.
+    let mut first = TcpStream::connect(served.addr).await.unwrap();
+    let length = large.len();
+    let head = format!("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+    first.write_all(head.as_bytes()).await.unwrap();
+    soon(first.write_all(&large.as_bytes()[..length - 1])).await.unwrap();
+    let mut client = served.client().await;
+    let mut second = std::pin::pin!(client.send_only(request(Method::POST, "/v1/chat/completions", large.clone())));
+    let waits = tokio::time::timeout(std::time::Duration::from_millis(300), second.as_mut()).await;
+    assert!(waits.is_err(), "it waits for the first");
+    assert_eq!(served.chat(&chat(json!({}))).await.status(), 200, "a small one does not");
+    first.write_all(b" ").await.unwrap();
+    let mut start = [0; 12];
+    soon(first.read_exact(&mut start)).await.unwrap();
+    assert_eq!(&start, b"HTTP/1.1 200");
+    assert_eq!(soon(second).await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_large_body_that_gets_no_place_in_time_is_a_429() {
+    let mut config = config();
+    config.limits.large_bodies = 0;
+    config.limits.body = std::time::Duration::from_millis(100);
+    let served = serve(&mesh(), config).await;
+    let answer = served.ask(request(Method::POST, "/tokenize", " ".repeat(2 << 20))).await;
+    assert_eq!(answer.error(), (429, None, Some("overloaded".into())));
+    assert_eq!(answer.header("retry-after"), "1");
+}
+
+#[tokio::test]
 async fn a_body_that_does_not_come_is_a_408() {
     let mut config = config();
     config.limits.body = std::time::Duration::from_millis(100);

@@ -90,7 +90,10 @@ async fn health_is_a_recent_forward_pass_of_every_model() {
     assert_eq!((ready.status().as_u16(), ready.json()["models"].clone()), (200, json!(["m"])));
 
     mesh.change(|view| view.peers.iter_mut().for_each(|peer| peer.state = PeerState::Gone));
-    assert_eq!(served.ask(get("/ready")).await.status(), 503);
+    for path in ["/ready", "/health"] {
+        let answer = served.ask(get(path)).await;
+        assert_eq!((answer.status().as_u16(), answer.header("retry-after")), (503, "5"), "{path}");
+    }
     let (status, body) = health().await;
     assert_eq!((status, &body["reason"]), (503, &json!("no model is served")));
 }

@@ -81,6 +81,7 @@ impl Answer {
         let mut sampling = model.sampling(&request.sampling);
         sampling.ignore_eos &= !demand::ends(enforced.constraint.as_ref());
         let prompt_tokens = u32::try_from(prompt.tokens.len()).unwrap_or(u32::MAX);
+        let prompt_field = if request.raw.is_some() { "prompt" } else { "messages" };
         let echoes = request.raw.is_some_and(|raw| raw.echo);
         let score_prompt = echoes && request.logprobs.is_some();
         let echo = Echo {
@@ -95,10 +96,14 @@ impl Answer {
             logit_bias: request.logit_bias,
             logprobs: request.logprobs,
             score_prompt,
+            reuse: request.cache_prompt.unwrap_or(true),
             constraint: enforced.constraint,
             ..GenerateSpec::new(request.request, prompt.tokens)
         };
-        let generation = generator.generate(spec).await.map_err(fault)?;
+        let generation = generator.generate(spec).await.map_err(|error| match error {
+            GenerateError::PromptTooLong { .. } => fault(error).with_param(prompt_field),
+            error => fault(error),
+        })?;
         let mut ready = VecDeque::new();
         ready.push_back(Event::Started(v1::Started { prompt_tokens, seed: sampling.seed, relaxed: enforced.relaxed }));
         let mut echo = echoes.then_some(echo);
@@ -332,12 +337,27 @@ impl Ready {
     async fn of(request: ChatRequest, model: &Arc<ServedModel>) -> Result<Self, Fault> {
         let model = Arc::clone(model);
         let preparing = tokio::task::spawn_blocking(move || {
+            check_biases(&request, &model)?;
             let prompt = Prompt::of(&request, &model)?;
             let enforced = demand::of(&request, &model, &prompt.text)?;
             Ok(Self { request, prompt, enforced })
         });
         let failed = |_| Fault::new(mesh_types::ErrorClass::Internal, "the prompt could not be made");
         preparing.await.map_err(failed)?
+    }
+}
+
+/// A bias is of a token that there is.
+fn check_biases(request: &ChatRequest, model: &ServedModel) -> Result<(), Fault> {
+    let size = model.vocab.n_tokens();
+    match request.logit_bias.iter().find(|(token, _)| !u32::try_from(token.0).is_ok_and(|token| token < size)) {
+        None => Ok(()),
+        Some((TokenId(token), _)) => {
+            let name = &model.name;
+            let message =
+                format!("`logit_bias` names the token {token}; the vocabulary of `{name}` has {size} tokens.");
+            Err(Fault::invalid(message).with_param(format!("logit_bias.{token}")))
+        }
     }
 }
 
@@ -358,7 +378,7 @@ fn on_wire(event: TurnEvent) -> Event {
 fn fault(error: GenerateError) -> Fault {
     let fault = Fault::new(error.class(), error.to_string());
     match error {
-        GenerateError::PromptTooLong { .. } => fault.with_param("messages").with_code("context_length_exceeded"),
+        GenerateError::PromptTooLong { .. } => fault.with_code("context_length_exceeded"),
         _ => fault,
     }
 }

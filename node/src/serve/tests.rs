@@ -133,6 +133,7 @@ fn ask(tools: Vec<Tool>, tool_choice: ToolChoice) -> ChatRequest {
         parallel_tool_calls: true,
         response_format: ResponseFormat::Text,
         grammar: None,
+        cache_prompt: None,
         logit_bias: Vec::new(),
         logprobs: None,
         conversation: None,

@@ -40,6 +40,7 @@ impl From<&ChatRequest> for v1::GenerateRequest {
             logprobs: request.logprobs.map(u32::from),
             raw: request.raw.as_ref().map(Into::into),
             grammar: request.grammar.clone(),
+            cache_prompt: request.cache_prompt,
         }
     }
 }
@@ -82,6 +83,7 @@ impl TryFrom<v1::GenerateRequest> for ChatRequest {
             parallel_tool_calls: request.parallel_tool_calls.unwrap_or(true),
             response_format,
             grammar: request.grammar,
+            cache_prompt: request.cache_prompt,
             template_kwargs: kwargs(&request.template_kwargs)?,
             logit_bias: request.logit_bias.iter().map(|entry| (TokenId(entry.token), entry.bias)).collect(),
             logprobs: request.logprobs.map(|top| u8::try_from(top).unwrap_or(u8::MAX)),
@@ -354,6 +356,7 @@ mod tests {
                 strict: true,
             }),
             grammar: None,
+            cache_prompt: Some(false),
             template_kwargs: json!({"z": {"deep": [1, null]}, "a": "é"}).as_object().unwrap().clone(),
             raw: None,
             conversation: None,

@@ -25,6 +25,7 @@ pub(super) const SAMPLING: &[Field] = &[
     read("min_p", Kind::Range(0.0, 1.0)),
     read("seed", Kind::Integer("any 64 bits"))
         .note("the same seed draws the same tokens from the same logits: see [above](#the-same-text-again)"),
+    read("cache_prompt", Kind::Flag).note("true unless given; false: all of the prompt is computed"),
     read("ignore_eos", Kind::Flag),
     read("logit_bias", Kind::Object).note("token numbers to values from -100 to 100"),
     read("presence_penalty", Kind::Range(-2.0, 2.0)),
@@ -68,6 +69,5 @@ pub(super) const ACCOUNTS: &[Field] = &[
     harmless("safety_identifier"),
     read("prompt_cache_key", Kind::Any("a string")).note("names the conversation: its requests go to the same node"),
     harmless("prompt_cache_retention"),
-    harmless("cache_prompt").note("prompts are always cached"),
     harmless("id_slot"),
 ];

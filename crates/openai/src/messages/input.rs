@@ -4,15 +4,12 @@ use mesh_types::{Fault, Message, ToolCall};
 use serde_json::Value;
 
 use crate::fields::{MESSAGES_BLOCK, MESSAGES_MESSAGE};
+use crate::ignored::Ignored;
 use crate::json::{Object, wrong};
 use crate::seal::Seal;
 
 /// The system message, if there is one, and the conversation.
-pub(super) fn messages(
-    request: &Object<'_>,
-    seal: &dyn Seal,
-    ignored: &mut Vec<String>,
-) -> Result<Vec<Message>, Fault> {
+pub(super) fn messages(request: &Object<'_>, seal: &dyn Seal, ignored: &mut Ignored) -> Result<Vec<Message>, Fault> {
     let mut reader = Reader { seal, ignored, out: Vec::new() };
     if let Some(system) = reader.text(request, "system")?.filter(|system| !system.is_empty()) {
         reader.out.push(message("system", system));
@@ -45,7 +42,7 @@ fn message(role: &str, content: impl Into<String>) -> Message {
 
 struct Reader<'a> {
     seal: &'a dyn Seal,
-    ignored: &'a mut Vec<String>,
+    ignored: &'a mut Ignored,
     out: Vec<Message>,
 }
 

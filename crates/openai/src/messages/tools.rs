@@ -5,12 +5,13 @@ use std::collections::HashSet;
 use mesh_types::{Fault, Tool, ToolChoice};
 use serde_json::{Map, Value, json};
 
+use crate::ignored::Ignored;
 use crate::json::{Object, invalid};
 use crate::request::tools::{MAX_TOOLS, name};
 
 /// The tools that a client runs itself, in the canonical shape. Those that the vendor runs or defines are named in
 /// `ignored`.
-pub(super) fn read(request: &Object<'_>, ignored: &mut Vec<String>) -> Result<Vec<Tool>, Fault> {
+pub(super) fn read(request: &Object<'_>, ignored: &mut Ignored) -> Result<Vec<Tool>, Fault> {
     let definitions = request.objects("tools")?;
     if definitions.len() > MAX_TOOLS {
         let message = format!("`tools` holds {} tools; at most {MAX_TOOLS} are allowed.", definitions.len());

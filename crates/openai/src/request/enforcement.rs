@@ -6,8 +6,9 @@
 use mesh_types::{Fault, ResponseFormat, ResponseSchema, Tool};
 use serde_json::{Map, Value};
 
+use super::strict;
 use super::tools::is_name;
-use super::{describe, invalid, missing, strict};
+use crate::json::{describe, invalid, missing};
 
 /// Most characters of the name of a schema, as at OpenAI.
 const MAX_NAME: usize = 64;

@@ -318,3 +318,32 @@ proptest! {
         prop_assert_eq!(parsed.chat.messages[0].content.as_ref(), Some(&text));
     }
 }
+
+#[test]
+fn what_has_to_be_an_object_is_no_array_of_its_fields() {
+    let message = json!(["user", "hi", null, null, null, null]);
+    assert_eq!(refused(json!({"messages": [message]})), ("messages[0]".into(), None));
+    let fault = parse_value(&with(json!({"messages": [0]}))).unwrap_err();
+    assert_eq!(fault.message, "`messages[0]` must be an object, not 0.");
+    let calls = json!([["call_1", "function", {"name": "f", "arguments": "{}"}]]);
+    let turns = json!([{"role": "assistant", "tool_calls": calls}]);
+    assert_eq!(refused(json!({"messages": turns})), ("messages[0].tool_calls[0]".into(), None));
+    let parts = json!([{"role": "user", "content": [["text", "hi", null]]}]);
+    assert_eq!(refused(json!({"messages": parts})), ("messages[0].content[0]".into(), None));
+}
+
+#[test]
+fn a_refusal_says_what_a_value_must_be() {
+    let said = |extra: Value| parse_value(&with(extra)).unwrap_err().message;
+    assert_eq!(said(json!({"seed": 1.5})), "`seed` must be an integer, not 1.5.");
+    assert_eq!(said(json!({"n": 17})), "`n` must be at most 16, not 17.");
+}
+
+#[test]
+fn choices_behind_the_first_take_over_its_prompt() {
+    let context = crate::testkit::context();
+    let runs = |extra: Value| parse(with(extra).to_string().as_bytes(), &context).unwrap().runs;
+    let cached = |extra: Value| runs(extra).iter().map(|run| run.cache_prompt).collect::<Vec<_>>();
+    assert_eq!(cached(json!({"n": 2})), [None, None]);
+    assert_eq!(cached(json!({"n": 3, "cache_prompt": false})), [Some(false), None, None]);
+}

@@ -5,8 +5,7 @@ use std::collections::HashSet;
 use mesh_types::{Fault, Tool, ToolCall, ToolChoice};
 use serde_json::{Map, Value};
 
-use super::raw::RawToolCall;
-use crate::json::{UNSUPPORTED, invalid, missing, wrong};
+use crate::json::{Object, UNSUPPORTED, invalid, missing, wrong};
 
 /// Most tools in one request. OpenAI takes 128; agents with many servers of tools have more.
 pub const MAX_TOOLS: usize = 1024;
@@ -175,38 +174,20 @@ fn allowed(fields: &Map<String, Value>) -> Result<ToolChoice, Fault> {
     Ok(ToolChoice::Allowed { names: names.collect::<Result<_, _>>()?, required })
 }
 
-/// The calls of an assistant's turn, whose field is at `path`.
-pub(crate) fn calls(raw: Vec<RawToolCall>, path: &str) -> Result<Vec<ToolCall>, Fault> {
-    raw.into_iter().enumerate().map(|(index, call)| self::call(call, &format!("{path}[{index}]"))).collect()
+/// The calls of an assistant's turn.
+pub(crate) fn calls(turn: &Object<'_>) -> Result<Vec<ToolCall>, Fault> {
+    turn.objects("tool_calls")?.iter().map(call).collect()
 }
 
-fn call(raw: RawToolCall, path: &str) -> Result<ToolCall, Fault> {
-    match raw.kind.as_deref() {
+fn call(call: &Object<'_>) -> Result<ToolCall, Fault> {
+    match call.text("type")? {
         None | Some("function") => {}
-        Some(kind) => {
-            let path = format!("{path}.type");
-            let message = format!("`{path}`: calls of type `{kind}` are not supported yet; only `function` is.");
-            return Err(invalid(path, message).with_code(UNSUPPORTED));
-        }
+        Some(kind) => return Err(call.unsupported("type", &format!("is `{kind}`; only `function` is supported here"))),
     }
-    let given = |text: Option<String>, field: &str| {
-        text.filter(|text| !text.is_empty()).ok_or_else(|| missing(format!("{path}.{field}")))
-    };
-    let id = given(raw.id, "id")?;
-    let function = raw.function.ok_or_else(|| missing(format!("{path}.function")))?;
-    let name = given(function.name, "function.name")?;
+    let id = call.required("id")?.to_owned();
+    let function = call.object("function")?.ok_or_else(|| call.missing("function"))?;
+    let name = function.required("name")?.to_owned();
     // What a model wrote need not be JSON, and stays as it is.
-    let arguments = function.arguments.ok_or_else(|| missing(format!("{path}.function.arguments")))?;
+    let arguments = function.text("arguments")?.ok_or_else(|| function.missing("arguments"))?.to_owned();
     Ok(ToolCall { id, name, arguments })
-}
-
-/// The call that the tool's result at `path` answers.
-pub(crate) fn answered(id: Option<String>, path: String) -> Result<String, Fault> {
-    match id {
-        Some(id) if !id.is_empty() => Ok(id),
-        _ => {
-            let message = format!("`{path}` is missing: a message of role `tool` names the call that it answers.");
-            Err(invalid(path, message))
-        }
-    }
 }

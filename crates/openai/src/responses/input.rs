@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::tools::{Tools, joined};
 use crate::fields::RESPONSES_ITEM;
+use crate::ignored::Ignored;
 use crate::json::{Object, UNSUPPORTED, invalid, wrong};
 use crate::seal::Seal;
 
@@ -29,7 +30,7 @@ pub(super) fn messages(
     request: &Object<'_>,
     tools: &Tools,
     seal: &dyn Seal,
-    ignored: &mut Vec<String>,
+    ignored: &mut Ignored,
 ) -> Result<Vec<Message>, Fault> {
     let mut reader = Reader { tools, seal, ignored, out: Vec::new(), turn: None };
     if let Some(instructions) = request.text("instructions")?.filter(|text| !text.is_empty()) {
@@ -60,7 +61,7 @@ fn message(role: &str, content: impl Into<String>) -> Message {
 struct Reader<'a> {
     tools: &'a Tools,
     seal: &'a dyn Seal,
-    ignored: &'a mut Vec<String>,
+    ignored: &'a mut Ignored,
     out: Vec<Message>,
     /// The assistant's turn that is being put together.
     turn: Option<Message>,
@@ -154,11 +155,13 @@ impl Reader<'_> {
             if self.turn.as_ref().is_some_and(|turn| turn.content.is_some() || !turn.tool_calls.is_empty()) {
                 self.close();
             }
-            let turn = self.turn();
-            turn.reasoning_content = Some(match turn.reasoning_content.take() {
-                Some(before) => format!("{before}\n{text}"),
-                None => text,
-            });
+            match &mut self.turn().reasoning_content {
+                Some(before) => {
+                    before.push('\n');
+                    before.push_str(&text);
+                }
+                none => *none = Some(text),
+            }
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use mesh_types::{Fault, Tool, ToolChoice};
 use serde_json::{Map, Value, json};
 
+use crate::ignored::Ignored;
 use crate::json::{Object, UNSUPPORTED, invalid, wrong};
 use crate::request::tools::{MAX_TOOLS, name};
 
@@ -27,7 +28,7 @@ pub(super) struct Origin {
 
 /// The tools that the client runs itself, in the canonical shape. Those that the vendor runs, and kinds that are not
 /// served, are named in `ignored`.
-pub(super) fn read(request: &Object<'_>, ignored: &mut Vec<String>) -> Result<Tools, Fault> {
+pub(super) fn read(request: &Object<'_>, ignored: &mut Ignored) -> Result<Tools, Fault> {
     let mut tools = Tools::default();
     let mut names = HashSet::new();
     for definition in request.objects("tools")? {
@@ -54,7 +55,7 @@ fn left_out(definition: &Object<'_>, kind: &str) -> String {
     format!("{} ({kind})", definition.path("type").trim_end_matches(".type"))
 }
 
-fn namespace(definition: &Object<'_>, tools: &mut Tools, ignored: &mut Vec<String>) -> Result<(), Fault> {
+fn namespace(definition: &Object<'_>, tools: &mut Tools, ignored: &mut Ignored) -> Result<(), Fault> {
     let namespace = definition.required("name")?;
     for inner in definition.objects("tools")? {
         match inner.required("type")? {

@@ -84,9 +84,9 @@ impl Run {
         self.prompt_len() - u32::from(self.spec.max_tokens == 0)
     }
 
-    /// Whether a prefix may be taken over: what is scored has to be computed.
+    /// Whether no prefix may be taken over: what is scored has to be computed.
     pub(super) fn computes_all(&self) -> bool {
-        self.afresh || self.spec.score_prompt
+        self.afresh || self.spec.score_prompt || !self.spec.reuse
     }
 
     /// What the stages are told of it.

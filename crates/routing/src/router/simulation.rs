@@ -62,6 +62,7 @@ fn request(conversation: usize, turn: usize) -> ChatRequest {
         parallel_tool_calls: true,
         response_format: Default::default(),
         grammar: None,
+        cache_prompt: None,
         template_kwargs: Default::default(),
         raw: None,
         conversation: None,

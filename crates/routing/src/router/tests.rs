@@ -44,6 +44,7 @@ fn chat(turns: &[&str], conversation: Option<&str>) -> ChatRequest {
         parallel_tool_calls: true,
         response_format: Default::default(),
         grammar: None,
+        cache_prompt: None,
         template_kwargs: Default::default(),
         raw: None,
         conversation: conversation.map(str::to_owned),

@@ -1,4 +1,5 @@
 use super::*;
+use crate::json::UNSUPPORTED;
 use mesh_types::{ResponseFormat, ResponseSchema, ToolCall, ToolChoice};
 
 fn function(name: &str) -> Value {
