@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+/// Longest wait for the next byte. On a starved machine an answer of a slow model may take this long to begin; what hangs
+/// is ended sooner by the runner.
+const PATIENCE: Duration = Duration::from_secs(1800);
+
 /// An answer's head, and the way to its body.
 pub struct Answer {
     /// Status code.
@@ -55,7 +59,7 @@ fn request(method: &str, base: &str, path: &str, body: Option<&[u8]>) -> TcpStre
     let at_root = ["/health", "/tokenize", "/detokenize"].contains(&path);
     let prefix = if at_root { String::new() } else { prefix };
     let mut stream = TcpStream::connect(host).expect("the gateway listens");
-    stream.set_read_timeout(Some(Duration::from_secs(300))).expect("a limit can be set");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a limit can be set");
     let body = body.unwrap_or_default();
     let head = format!(
         "{method} {prefix}{path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
