@@ -77,12 +77,6 @@ pub enum Unenforceable {
         /// The place in its schema; empty: all of it.
         path: String,
     },
-    /// A call has to come, and how the model writes calls is not enforced.
-    #[error("a call cannot be forced: how calls are written in the format `{format}` is not enforced")]
-    Choice {
-        /// The format.
-        format: &'static str,
-    },
     /// That of a strict response format.
     #[error("the strict schema of the response format `{name}` asks for what cannot be enforced: {}", named(.path))]
     Response {
@@ -111,11 +105,7 @@ impl Demand<'_> {
         let tools: Vec<(usize, &Tool)> =
             self.tools.iter().enumerate().filter(|(_, tool)| self.choice.allows(&tool.name)).collect();
         let answer = self.answer(&mut maker, format)?;
-        let has_calls = format.syntax == Syntax::Harmony || !format.written().is_empty();
-        if !has_calls && !tools.is_empty() {
-            self.check_unenforceable(format, &tools)?;
-        }
-        if tools.is_empty() || !has_calls {
+        if tools.is_empty() {
             let constraint = match answer {
                 Some(answer) => Some(self.held_from_the_start(format, maker.lark.finish(&answer))),
                 None => self.without_calls(format),
@@ -134,19 +124,6 @@ impl Demand<'_> {
             None => self.held_from_a_marker(format, &tools, maker.lark.finish(&calls)),
         };
         Ok(Enforced { constraint: Some(constraint), relaxed: maker.relaxed })
-    }
-
-    /// Refuses what `format`, in which calls are not enforced, cannot promise.
-    fn check_unenforceable(&self, format: &Format, tools: &[(usize, &Tool)]) -> Result<(), Unenforceable> {
-        if self.choice.forces() {
-            return Err(Unenforceable::Choice { format: format.name });
-        }
-        match tools.iter().find(|(_, tool)| tool.is_strict()) {
-            Some((index, tool)) => {
-                Err(Unenforceable::Arguments { index: *index, name: tool.name.clone(), path: String::new() })
-            }
-            None => Ok(()),
-        }
     }
 
     fn format(&self) -> &'static Format {

@@ -66,7 +66,6 @@ fn refusal(unenforceable: &Unenforceable) -> Fault {
         Unenforceable::Arguments { index, .. } => {
             fault.with_param(format!("tools[{index}].function.parameters")).with_code("invalid_function_parameters")
         }
-        Unenforceable::Choice { .. } => fault.with_param("tool_choice").with_code("unsupported_parameter"),
         Unenforceable::Response { .. } => fault.with_param("response_format"),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::StreamExt as _;
 use mesh_chat::capability::Reason;
-use mesh_chat::{Demand, Format, Strategy, Unenforceable};
+use mesh_chat::{Demand, Format, Strategy};
 use mesh_engine::StageSpec;
 use mesh_engine::scripted::ScriptedStage;
 use mesh_pipeline::{Config, Pipeline};
@@ -230,12 +230,7 @@ fn the_enforcer_takes_the_grammars_of_all_formats() {
             for (parallel, response) in [(true, &responses[0]), (false, &responses[0]), (true, &responses[1])] {
                 let (strategy, template, tools, choice) = (&strategy, &model.template, &tools, &choice);
                 let demand = Demand { strategy, template, prompt: "", tools, choice, parallel, response };
-                let enforced = match demand.enforced() {
-                    // A format in which calls are not enforced.
-                    Err(Unenforceable::Choice { .. }) => continue,
-                    enforced => enforced.unwrap(),
-                };
-                if let Some(constraint) = enforced.constraint {
+                if let Some(constraint) = demand.enforced().unwrap().constraint {
                     let checked = mesh_engine::constraint::check(&constraint);
                     assert_eq!(checked, Ok(()), "{strategy} {choice:?} {:?}", constraint.start);
                 }

@@ -375,6 +375,14 @@ static WRITTEN: &[(&str, &[Written])] = &[
         ],
     ),
     (
+        "minimax_m3",
+        &[
+            all(&[Maybe("</mm:think>"), Text("]<]minimax[>[<tool_call>")], MINIMAX_M3_CALL, &[], MINIMAX_M3_END)
+                .at(At::Start),
+            all(&[Text("]<]minimax[>[<tool_call>")], MINIMAX_M3_CALL, &[], MINIMAX_M3_END).at(At::Marker),
+        ],
+    ),
+    (
         "muse",
         &[
             all(
@@ -526,6 +534,10 @@ const KIMI_K3_CALL: Pieces = &[
     Text("<|close|>call<|sep|>"),
 ];
 const KIMI_K3_END: Pieces = &[Text("<|close|>tools<|sep|><|close|>message<|sep|>")];
+
+const MINIMAX_M3_CALL: Pieces =
+    &[Blank, Text("]<]minimax[>[<invoke name=\""), Name, Text("\">"), Arguments, Text("]<]minimax[>[</invoke>")];
+const MINIMAX_M3_END: Pieces = &[Blank, Text("]<]minimax[>[</tool_call>")];
 
 const DSML_CALL: Pieces = &[
     Blank,

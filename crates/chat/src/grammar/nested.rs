@@ -2,7 +2,8 @@
 //!
 //! A reader tells objects, lists and texts apart by the elements that are there and by the types that the tool's schema
 //! allows, as [`elements`] has it. So no text contains the mark, and an empty list or object is only written where
-//! nothing else is possible; a constant is written where it is read back as itself.
+//! nothing else is possible; a constant is written where it is read back as itself. What cannot be written is left out,
+//! and reported.
 
 use std::collections::HashMap;
 
@@ -11,15 +12,15 @@ use serde_json::{Map, Value};
 
 use super::Maker;
 use super::lark::{either, literal};
-use super::tagged::{followed, is_key, mixed};
+use super::tagged::{followed, has_bounds, is_key, mixed};
 use super::text::{self, Texts};
 use crate::format::Tagged;
 use crate::parse::marked::elements::{self, ITEM};
 use crate::schema::{Enforceable, is_plain_object, resolve};
 use crate::tools::schema::Node;
 
-/// Deepest nesting that is spelled out.
-const MAX_DEPTH: usize = 16;
+/// A value that holds itself is a rule of its own, so that only what is written out this deep is left out.
+const MAX_DEPTH: usize = elements::MAX_DEPTH;
 
 /// The parameters of `tool`, whose schema is `arguments`.
 pub(super) fn arguments(maker: &mut Maker, tagged: &Tagged, tool: &Tool, arguments: &Enforceable) -> String {
@@ -30,17 +31,20 @@ pub(super) fn arguments(maker: &mut Maker, tagged: &Tagged, tool: &Tool, argumen
     }
     let node = tool.parameters.as_ref().map_or(Node::NOTHING, Node::of);
     let mut writer = Writer { maker, tagged, root, known: HashMap::new() };
-    let members = writer.members(schema, &Place { node, path: String::new(), depth: 0 });
-    members.into_iter().map(|(rule, is_required)| optional(rule, is_required)).collect::<Vec<_>>().join(" ")
+    let members = writer.members(schema, &Place { node, path: String::new(), depth: 0, is_bound: false });
+    in_order(members)
 }
 
 struct Writer<'a, 'm> {
     maker: &'m mut Maker,
     tagged: &'a Tagged,
     root: &'a Value,
-    /// Rules of what is referred to, each with the tag that closes it.
-    known: HashMap<(String, String), String>,
+    /// Rules of what is referred to; `None`: it cannot be written.
+    known: HashMap<Referred, Option<String>>,
 }
+
+/// A reference, the tag that closes its value, and the place by which a reader knows what that is.
+type Referred = (String, String, Option<*const Value>);
 
 /// Where in the tool's schema something stands.
 struct Place<'n> {
@@ -48,25 +52,37 @@ struct Place<'n> {
     node: Node<'n>,
     path: String,
     depth: usize,
+    /// Whether more than types is said of a value here that is no string, by what else it may be.
+    is_bound: bool,
 }
 
 impl<'n> Place<'n> {
     fn inner(&self, node: Node<'n>, name: &str) -> Self {
-        let path = if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) };
-        Self { node, path, depth: self.depth + 1 }
+        Self { node, path: self.at(name), depth: self.depth + 1, is_bound: false }
+    }
+
+    /// The same place, of which `schema` says what is one way among others.
+    fn within(&self, schema: &Value) -> Self {
+        let is_bound = self.is_bound || has_bounds(schema);
+        Self { node: self.node, path: self.path.clone(), depth: self.depth + 1, is_bound }
+    }
+
+    /// The path of `name` here.
+    fn at(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 }
 
 impl Writer<'_, '_> {
-    /// The element `tag`, whose value is of `schema`.
-    fn element(&mut self, tag: &str, schema: &Value, place: &Place<'_>) -> String {
-        let mut values = self.values(tag, schema, place);
+    /// The element `tag`, whose value is of `schema`. `None`: no such value can be written.
+    fn element(&mut self, tag: &str, schema: &Value, place: &Place<'_>) -> Option<String> {
+        let values = self.values(tag, schema, place);
         if values.is_empty() {
             self.maker.relax(&place.path);
-            values.push(self.text(tag, text::ANY));
+            return None;
         }
         let element = format!("{} {}", literal(&format!("{}<{tag}>", self.tagged.nested)), either(&values));
-        self.maker.lark.rule(&element)
+        Some(self.maker.lark.rule(&element))
     }
 
     /// Ways to write a value with what closes it; none: it cannot be written.
@@ -77,7 +93,7 @@ impl Writer<'_, '_> {
             _ => return self.anything(tag, place),
         };
         if let Some(reference) = fields.get("$ref").and_then(Value::as_str) {
-            return vec![self.reference(tag, reference, place)];
+            return self.reference(tag, reference, place).into_iter().collect();
         }
         let listed = fields.get("enum").and_then(Value::as_array).into_iter().flatten().chain(fields.get("const"));
         let listed: Vec<&Value> = listed.collect();
@@ -88,9 +104,9 @@ impl Writer<'_, '_> {
             let Some(parts) = fields.get(name).and_then(Value::as_array) else { continue };
             let is_alone = fields.keys().all(|key| matches!(key.as_str(), "type" | "$defs") || key == name);
             if !is_alone || (name == "allOf" && parts.len() > 1) {
-                self.maker.relax(&place.inner(place.node, name).path);
+                self.maker.relax(&place.at(name));
             }
-            let place = Place { node: place.node, path: place.path.clone(), depth: place.depth + 1 };
+            let place = place.within(schema);
             return parts.iter().flat_map(|part| self.values(tag, part, &place)).collect();
         }
         let kinds: Vec<&str> = match fields.get("type") {
@@ -108,29 +124,32 @@ impl Writer<'_, '_> {
         values
     }
 
-    fn reference(&mut self, tag: &str, reference: &str, place: &Place<'_>) -> String {
-        let key = (reference.to_owned(), tag.to_owned());
-        if let Some(name) = self.known.get(&key) {
-            return name.clone();
+    fn reference(&mut self, tag: &str, reference: &str, place: &Place<'_>) -> Option<String> {
+        let key = (reference.to_owned(), tag.to_owned(), place.node.schema().map(std::ptr::from_ref));
+        if let Some(known) = self.known.get(&key) {
+            return known.clone();
         }
         let name = self.maker.lark.name();
-        self.known.insert(key, name.clone());
+        self.known.insert(key.clone(), Some(name.clone()));
         let target = resolve(self.root, reference).cloned().unwrap_or(Value::Bool(true));
-        let mut values = self.values(tag, &target, place);
-        if values.is_empty() {
-            self.maker.relax(&place.path);
-            values.push(self.text(tag, text::ANY));
-        }
-        self.maker.lark.define(&name, &either(&values));
-        name
+        let values = self.values(tag, &target, place);
+        let is_written = !values.is_empty();
+        // A rule that nothing reaches any more may name it.
+        let body = if is_written { either(&values) } else { literal(&self.close(tag)) };
+        self.maker.lark.define(&name, &body);
+        let rule = is_written.then_some(name);
+        self.known.insert(key, rule.clone());
+        rule
     }
 
-    /// A value of which nothing is said: a text, which is what a reader takes it for.
+    /// A value of which nothing is said: a text, where a reader takes it for nothing that is not allowed.
     fn anything(&mut self, tag: &str, place: &Place<'_>) -> Vec<String> {
-        if !place.node.types().is_string() {
-            self.maker.relax(&place.path);
+        let types = place.node.types();
+        if types.is_string() {
+            return vec![self.text(tag, text::ANY)];
         }
-        vec![self.text(tag, text::ANY)]
+        self.maker.relax(&place.path);
+        types.allows_string().then(|| self.text(tag, text::ANY)).into_iter().collect()
     }
 
     /// A text of the terminal `body`, up to what closes it.
@@ -158,10 +177,12 @@ impl Writer<'_, '_> {
             let mut reader = text::Reader { root: self.root, close: self.tagged.nested, relaxed: Vec::new() };
             let texts = reader.strings(schema);
             for keyword in reader.relaxed {
-                self.maker.relax(&place.inner(place.node, keyword).path);
+                self.maker.relax(&place.at(keyword));
             }
             let body = match &texts {
-                _ if !types.is_string() => mixed(&texts, schema, self.tagged.nested),
+                _ if !types.is_string() => {
+                    mixed(&texts, schema, place.is_bound || has_bounds(schema), self.tagged.nested)
+                }
                 Texts::Some(term) => term.clone(),
                 Texts::Any | Texts::None => text::ANY.to_owned(),
             };
@@ -186,9 +207,7 @@ impl Writer<'_, '_> {
         if !place.node.types().is_only_object() && !members.iter().any(|(_, is_required)| *is_required) {
             members.first_mut()?.1 = true;
         }
-        let members = members.into_iter().map(|(rule, is_required)| optional(rule, is_required));
-        let members = members.collect::<Vec<_>>().join(" ");
-        Some(format!("{members} {}", literal(&self.close(tag))).trim().to_owned())
+        Some(format!("{} {}", in_order(members), literal(&self.close(tag))).trim().to_owned())
     }
 
     /// The properties of an object, each with whether it has to be there. Others cannot be written: an element's beginning
@@ -199,16 +218,17 @@ impl Writer<'_, '_> {
         let required = schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
         let required: Vec<&str> = required.collect();
         let undeclared = required.iter().filter(|name| !properties.contains_key(**name));
-        let anything = Value::Bool(true);
+        let anything = schema.get("additionalProperties").filter(|more| more.is_object()).unwrap_or(&Value::Bool(true));
         let all = properties.iter().map(|(name, schema)| (name.as_str(), schema));
-        let all: Vec<(&str, &Value)> = all.chain(undeclared.map(|name| (*name, &anything))).collect();
+        let all: Vec<(&str, &Value)> = all.chain(undeclared.map(|name| (*name, anything))).collect();
         let mut members = Vec::new();
         for (name, schema) in all {
             let inner = place.inner(place.node.property(name), &format!("properties.{name}"));
-            if is_key(self.tagged, name) {
-                members.push((self.element(name, schema, &inner), required.contains(&name)));
-            } else {
+            // Where a list may stand, nothing but `item`s are one.
+            if !is_key(self.tagged, name) || (name == ITEM && place.node.types().may_be_list()) {
                 self.maker.relax(&inner.path);
+            } else if let Some(element) = self.element(name, schema, &inner) {
+                members.push((element, required.contains(&name)));
             }
         }
         members
@@ -220,27 +240,48 @@ impl Writer<'_, '_> {
         let least = count("minItems").unwrap_or(0).max(u64::from(!may_be_empty));
         let first = fields.get("prefixItems").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         let most = match fields.get("items") {
-            Some(Value::Bool(false)) => Some(first.len() as u64),
+            Some(Value::Bool(false)) => Some(count("maxItems").unwrap_or(u64::MAX).min(first.len() as u64)),
             _ => count("maxItems"),
         };
         if most.is_some_and(|most| most < least) {
             return None;
         }
-        let mut items = String::new();
+        let mut items = Vec::new();
         for (index, schema) in (0u64..).zip(first).take_while(|(index, _)| most.is_none_or(|most| *index < most)) {
             let inner = place.inner(place.node.item(index as usize), &format!("prefixItems[{index}]"));
-            let item = self.element(ITEM, schema, &inner);
-            items += &format!(" {}", optional(item, index < least));
+            match self.element(ITEM, schema, &inner) {
+                Some(item) => items.push((item, index < least)),
+                // No list is longer.
+                None if index < least => return None,
+                None => return Some(self.listed(tag, &items)),
+            }
         }
         let behind = first.len() as u64;
         if most.is_none_or(|most| most > behind) {
             let inner = place.inner(place.node.item(first.len()), "items");
-            let item = self.element(ITEM, fields.get("items").unwrap_or(&Value::Bool(true)), &inner);
+            let least = least.saturating_sub(behind);
             let most = most.map(|most| (most - behind).to_string()).unwrap_or_default();
-            items += &format!(" {item}{{{},{most}}}", least.saturating_sub(behind));
+            match self.element(ITEM, fields.get("items").unwrap_or(&Value::Bool(true)), &inner) {
+                Some(item) => items.push((format!("{item}{{{least},{most}}}"), true)),
+                None if least > 0 => return None,
+                None => {}
+            }
         }
-        Some(format!("{items} {}", literal(&self.close(tag))).trim().to_owned())
+        Some(self.listed(tag, &items))
     }
+
+    /// The items of a list, each there only where the one before is, and what closes it.
+    fn listed(&self, tag: &str, items: &[(String, bool)]) -> String {
+        let items = items.iter().rev().fold(String::new(), |after, (item, is_required)| match is_required {
+            true => format!("{item} {after}"),
+            false => format!("({item} {after})?"),
+        });
+        format!("{items} {}", literal(&self.close(tag))).trim().to_owned()
+    }
+}
+
+fn in_order(members: Vec<(String, bool)>) -> String {
+    members.into_iter().map(|(rule, is_required)| optional(rule, is_required)).collect::<Vec<_>>().join(" ")
 }
 
 fn optional(rule: String, is_required: bool) -> String {

@@ -78,7 +78,7 @@ fn value(maker: &mut Maker, tagged: &Tagged, parameter: Parameter<'_>) -> Option
             (Texts::None, true) => None,
             (Texts::Any, true) => Some(text::ANY.to_owned()),
             (Texts::Some(term), true) => Some(term.clone()),
-            (texts, false) => Some(mixed(texts, parameter.property, tagged.close)),
+            (texts, false) => Some(mixed(texts, parameter.property, has_bounds(parameter.property), tagged.close)),
         };
         if let Some(body) = body {
             for keyword in relaxed {
@@ -122,12 +122,12 @@ fn document(parameter: &Parameter<'_>, not_text: bool) -> Value {
     schema
 }
 
-/// Text that may also be read as something else than a string.
-pub(super) fn mixed(texts: &Texts, property: &Value, close: &str) -> String {
+/// Text that may also be read as something else than a string. `is_bound`: not as anything of its type.
+pub(super) fn mixed(texts: &Texts, property: &Value, is_bound: bool, close: &str) -> String {
     let strings = match texts {
         Texts::Some(term) => Some(term.clone()),
         // What a reader takes for a number or a structure has to be one of those that are allowed: rather none.
-        Texts::Any if has_bounds(property) => {
+        Texts::Any if is_bound => {
             let numbers = r"~/\s*-?[0-9.][0-9.eE+-]*\s*/";
             let others = r"~/\s*[\[{](?s:.*)/ & ~/\s*([Tt]rue|[Ff]alse)\s*/";
             Some(format!("({} & {numbers} & {others} & {})", text::ANY, text::without(close)))
@@ -139,7 +139,7 @@ pub(super) fn mixed(texts: &Texts, property: &Value, close: &str) -> String {
 }
 
 /// Whether more is said of what is no string than its types.
-fn has_bounds(schema: &Value) -> bool {
+pub(super) fn has_bounds(schema: &Value) -> bool {
     let is_bound = |name: &str| {
         !matches!(name, "type" | "anyOf" | "oneOf" | "minLength" | "maxLength" | "pattern" | "format" | "title")
     };

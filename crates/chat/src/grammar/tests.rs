@@ -30,6 +30,8 @@ fn tool(name: &str, parameters: Value) -> Tool {
 fn tools() -> Vec<Tool> {
     let stop = json!({"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}, "nights": {"type":
         "integer", "minimum": 1, "maximum": 30}}, "required": ["city"], "additionalProperties": false});
+    let filter = json!({"type": "object", "properties": {"filter": {"$ref": "#/$defs/Filter"}, "least": {"type":
+        "integer", "minimum": 1}}, "additionalProperties": false});
     vec![
         tool("now", json!(null)),
         tool(
@@ -55,10 +57,12 @@ fn tools() -> Vec<Tool> {
         ),
         tool(
             "plan-trip",
-            json!({"type": "object", "$defs": {"Stop": stop}, "properties": {
+            json!({"type": "object", "$defs": {"Stop": stop, "Filter": filter}, "properties": {
             "stops": {"type": "array", "items": {"$ref": "#/$defs/Stop"}, "minItems": 1, "maxItems": 3},
             "grid": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
             "const": {"const": {"a": [1, "x"]}},
+            "filter": {"anyOf": [{"$ref": "#/$defs/Filter"}, {"type": "string"}]},
+            "pair": {"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}], "items": false},
         }, "required": ["stops"]}),
         ),
     ]
@@ -118,8 +122,7 @@ impl Asked {
 }
 
 fn strategies() -> Vec<Strategy> {
-    let formats = Format::all().filter(|format| format.syntax == Syntax::Harmony || !format.written().is_empty());
-    formats.map(Strategy::Native).chain([Strategy::Emulated(Reason::Forced)]).collect()
+    Format::all().map(Strategy::Native).chain([Strategy::Emulated(Reason::Forced)]).collect()
 }
 
 fn matcher(grammar: &str) -> Result<Matcher, String> {
@@ -296,8 +299,7 @@ proptest! {
 
 #[test]
 fn every_format_that_is_read_says_how_it_is_written() {
-    // What MiniMax M3 writes within a value is read, and not enforced yet.
-    for format in Format::all().filter(|format| format.syntax != Syntax::Harmony && format.name != "minimax_m3") {
+    for format in Format::all().filter(|format| format.syntax != Syntax::Harmony) {
         for elsewhere in [At::Start, At::Marker] {
             assert!(format.written().iter().any(|written| written.at != elsewhere), "{}", format.name);
         }
@@ -363,16 +365,33 @@ fn a_marker_may_begin_in_the_prompt() {
     }
 }
 
+/// Constants that no reader could tell from texts are left out, and said.
 #[test]
-fn a_call_is_not_forced_where_it_cannot_be() {
-    let minimax = || Strategy::Native(Format::named("minimax_m3").expect("a format"));
-    let refused = Asked::of(minimax(), ToolChoice::Required).try_enforced("", "").expect_err("a refusal");
-    assert_eq!(refused, Unenforceable::Choice { format: "minimax_m3" });
-    assert_eq!(Asked::of(minimax(), ToolChoice::Auto).enforced().constraint, None);
-    let function = json!({"name": "f", "strict": true});
-    let strict = Tool::from_definition(json!({"type": "function", "function": function})).expect("a tool");
-    let asked = Asked { tools: vec![strict], ..Asked::of(minimax(), ToolChoice::Auto) };
-    assert!(matches!(asked.try_enforced("", ""), Err(Unenforceable::Arguments { index: 0, .. })));
+fn what_elements_cannot_say_is_left_out() {
+    let parameters = json!({"type": "object", "properties": {
+        "numbers": {"const": {"a": [1]}},
+        "words": {"const": {"a": ["b"]}},
+        "marked": {"const": "]<]minimax[>["},
+        "any": {"enum": [{"a": 1}, "all"]},
+        "list": {"type": "array", "items": {"const": [[]]}},
+        "pair": {"type": "array", "minItems": 1, "prefixItems": [{"const": [1]}]},
+    }, "required": ["numbers", "words"]});
+    let strategy = Strategy::Native(Format::named("minimax_m3").expect("a format"));
+    let asked = Asked { tools: vec![tool("f", parameters)], ..Asked::of(strategy, ToolChoice::Required) };
+    let enforced = asked.enforced();
+    let relaxed = ["numbers", "marked", "list.items", "pair.prefixItems[0]", "pair"];
+    assert_eq!(enforced.relaxed, relaxed.map(|path| format!("tools[0].function.parameters.properties.{path}")));
+    let fresh = matcher(&enforced.constraint.and_then(|held| held.grammar).expect("a grammar")).expect("a grammar");
+    for seed in 0..8 {
+        let text = walk(fresh.deep_clone(), &["]"], seed).expect("a walk").ended().expect("an end");
+        for call in asked.read(&text).calls {
+            let arguments: Value = serde_json::from_str(&call.arguments).expect("JSON");
+            assert_eq!(arguments["words"], json!({"a": ["b"]}), "{text}");
+            let others = arguments.as_object().expect("an object").iter().filter(|(name, _)| *name != "words");
+            let allowed = [("any", json!("all")), ("list", json!([]))];
+            others.for_each(|(name, value)| assert!(allowed.contains(&(name, value.clone())), "{arguments} of {text}"));
+        }
+    }
 }
 
 /// The reader gets a prompt's end too, where it opens what the answer goes on with.
@@ -396,6 +415,13 @@ fn forced_calls_go_on_with_what_the_prompt_opens() {
             <|open|>argument key=\"city\" type=\"string\"<|sep|>Oslo<|close|>argument<|sep|>\
             <|open|>argument key=\"exact\" type=\"boolean\"<|sep|>true<|close|>argument<|sep|><|close|>call<|sep|>\
             <|close|>tools<|sep|><|close|>message<|sep|>",
+        ),
+        (
+            "minimax_m3",
+            "]~b]ai\n",
+            "</mm:think>]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"now\">]<]minimax[>[</invoke>\n\
+            ]<]minimax[>[<invoke name=\"look_up\">]<]minimax[>[<city>Oslo]<]minimax[>[</city>]<]minimax[>[<exact>true\
+            ]<]minimax[>[</exact>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
         ),
     ] {
         let asked = Asked::of(Strategy::Native(Format::named(format).expect("a format")), ToolChoice::Required);

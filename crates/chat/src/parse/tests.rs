@@ -313,6 +313,10 @@ fn attributes_are_read_with_their_entities_and_elements_as_values() {
     let text =
         "~<tool_call>~<invoke name=\"edit\">~<lines>~<item>1~</item>~<item>2~</item>~</lines>~</invoke>~</tool_call>";
     assert_eq!(calls(&parse("minimax_m3", &text.replace('~', mark))), [("edit", "{\"lines\": [\"1\", \"2\"]}")]);
+    // An element within one of the same name.
+    let text = "~<tool_call>~<invoke name=\"edit\">~<or>~<or>~<or>a~</or>~</or>~</or>~<a>b~</a>~</invoke>~</tool_call>";
+    let turn = parse("minimax_m3", &text.replace('~', mark));
+    assert_eq!(calls(&turn), [("edit", "{\"or\": {\"or\": {\"or\": \"a\"}}, \"a\": \"b\"}")]);
 }
 
 #[test]

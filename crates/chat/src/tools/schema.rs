@@ -119,6 +119,11 @@ impl<'a> Node<'a> {
         Self { place: Some((root, root)) }
     }
 
+    /// The schema of this place alone.
+    pub(crate) fn schema(&self) -> Option<&'a Value> {
+        self.place.map(|(_, schema)| schema)
+    }
+
     /// The types that are allowed here.
     pub(crate) fn types(&self) -> Types {
         Types(self.place.map_or(0, |(root, schema)| types(root, schema, 0)))

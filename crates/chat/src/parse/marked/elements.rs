@@ -4,7 +4,7 @@ use crate::parse::json::quoted;
 use crate::tools::schema::{Node, Types};
 
 /// Deepest nesting; what is deeper is text.
-const MAX_DEPTH: usize = 64;
+pub(crate) const MAX_DEPTH: usize = 64;
 /// The tag of a list's members.
 pub(crate) const ITEM: &str = "item";
 

@@ -124,7 +124,7 @@ impl Reader {
         }
         value.fresh = false;
         let value = value.clone();
-        match self.end_of_value(tagged, &value.close) {
+        match self.end_of_value(tagged, &value) {
             End::At(len, next) => {
                 self.value_out(tagged, &value, len, true);
                 self.text.drain(..next - len);
@@ -147,9 +147,12 @@ impl Reader {
         }
     }
 
-    /// A closing tag counts if what follows it makes sense; else it is part of the value.
-    fn end_of_value(&self, tagged: &'static Tagged, close: &str) -> End {
-        let text = &self.text;
+    /// A closing tag counts if what follows it makes sense, and if it closes no element within the value; else it is
+    /// part of the value.
+    fn end_of_value(&self, tagged: &'static Tagged, value: &Value) -> End {
+        let (text, close) = (&self.text, value.close.as_str());
+        let within = (!tagged.nested.is_empty() && !value.is_string(tagged))
+            .then(|| format!("{}<{}>", tagged.nested, value.key));
         let follows = || {
             let values = tagged.values.iter().filter_map(|pattern| match pattern.first() {
                 Some(Part::Text(text)) => Some(*text),
@@ -158,9 +161,14 @@ impl Reader {
             values.chain(self.ends(tagged))
         };
         let layout = |len: usize| len - usize::from(tagged.newlines && text[..len].ends_with('\n'));
-        let mut from = 0;
+        let (mut from, mut open) = (0, 0);
         while let Some(found) = text[from..].find(close) {
             let (at, next) = (from + found, from + found + close.len());
+            open += within.as_ref().map_or(0, |tag| text[from..at].matches(tag.as_str()).count());
+            if open > 0 {
+                (from, open) = (next, open - 1);
+                continue;
+            }
             let rest = text[next..].trim_start();
             match marker::starts_any(rest, follows()) {
                 Match::Yes(_) => return End::At(layout(at), next),
