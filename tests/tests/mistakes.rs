@@ -157,7 +157,7 @@ fn requests() {
     let (status, answer) = ask(json!({"model": SMOLLM2, "messages": user("Count."), "ignore_eos": true, "seed": 1}));
     assert_eq!((status, &answer["choices"][0]["finish_reason"]), (200, &json!("length")), "{answer}");
     assert_eq!(answer["usage"]["total_tokens"], 256, "{answer}");
-    // A seed gives the same text again, whatever is cached of the prompt by then; a stop string cuts it.
+    // A seed gives the same text again; a stop string cuts it.
     let drawn = |more: serde_json::Value| {
         let mut body = json!({"model": SMOLLM2, "messages": user("Tell a story."), "max_tokens": 24});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
