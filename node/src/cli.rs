@@ -131,8 +131,8 @@ pub struct NodeArgs {
     /// Type of the KV cache's values, as in f16 or q8_0 [default: f16].
     #[arg(long, value_name = "TYPE")]
     pub kv_type: Option<String>,
-    /// Memory for what idle conversations hold, besides the KV cache: all stages of a model together; 0 for none
-    /// [default: 256MiB].
+    /// Memory for what idle conversations hold, besides the KV cache, and for checkpoints of running states: all stages of
+    /// a model together; 0 for none [default: 256MiB].
     #[arg(long, value_name = "SIZE")]
     pub kv_host: Option<ByteSize>,
     /// Flash attention: auto, on or off [default: auto].

@@ -124,6 +124,7 @@ impl Guest {
             cuts_back: true,
             rolls_back: false,
             n_parked: 0,
+            n_states: 0,
         };
         let (peer, addresses, stage) = (host.clone(), vec![address], StageId::new("any"));
         let hop = Hop { peer, name: "host".into(), addresses, stage, spec, lost: CancellationToken::new() };

@@ -25,6 +25,7 @@ fn spec() -> StageSpec {
         cuts_back: true,
         rolls_back: true,
         n_parked: 0,
+        n_states: 0,
     }
 }
 

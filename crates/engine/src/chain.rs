@@ -58,6 +58,7 @@ pub fn merge<'a>(specs: impl IntoIterator<Item = &'a StageSpec>) -> Result<Stage
         all.cuts_back &= next.cuts_back;
         all.rolls_back &= next.rolls_back;
         all.n_parked = all.n_parked.min(next.n_parked);
+        all.n_states = all.n_states.min(next.n_states);
     }
     Ok(all)
 }

@@ -13,9 +13,6 @@ use crate::stage::StageSpec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SeqId(pub u32);
 
-/// How many checkpoints a stage keeps of a slot.
-pub const CHECKPOINTS: usize = 2;
-
 /// Most rows in one micro-batch that the last stage reports on besides one a segment: those of drafts, and of prompt
 /// tokens that are scored. It has room for their logits, besides one row a slot.
 pub const MAX_EXTRA_ROWS: u32 = 32;
@@ -112,11 +109,13 @@ pub enum Command {
         /// Positions copied.
         len: u32,
     },
-    /// Keeps what recurrent layers hold of the sequence now, so that it can be cut back to its present length. The
-    /// [`CHECKPOINTS`] latest of a slot are kept. Does nothing on a stage that can cut back anyway.
+    /// Keeps what recurrent layers hold of the sequence now, if that is `len` positions, so that it can be cut back to
+    /// them. Does nothing on a stage that can cut back anyway, nor beyond [`StageSpec::n_states`].
     Checkpoint {
         /// The slot.
         seq: SeqId,
+        /// Positions that it holds.
+        len: u32,
     },
     /// Moves what a slot without a run holds to a place on the host, over what is there. The slot is empty then.
     Park {
@@ -150,6 +149,13 @@ pub enum Command {
         /// The slot.
         seq: SeqId,
         /// Positions kept.
+        len: u32,
+    },
+    /// Gives up the checkpoint that the slot has at `len` positions, if any.
+    Forget {
+        /// The slot.
+        seq: SeqId,
+        /// Its length.
         len: u32,
     },
 }
@@ -397,10 +403,13 @@ impl Command {
                 open.check(spec)?;
                 ([open.seq, open.seq], open.prompt_len)
             }
-            Self::Truncate { seq, len } | Self::Retain { seq, len } => ([*seq, *seq], *len),
+            Self::Truncate { seq, len }
+            | Self::Retain { seq, len }
+            | Self::Checkpoint { seq, len }
+            | Self::Forget { seq, len }
+            | Self::Fetch { seq, len, .. } => ([*seq, *seq], *len),
             Self::Copy { from, to, len } => ([*from, *to], *len),
-            Self::Fetch { seq, len, .. } => ([*seq, *seq], *len),
-            Self::Checkpoint { seq } | Self::Close { seq } | Self::Park { seq, .. } => ([*seq, *seq], 0),
+            Self::Close { seq } | Self::Park { seq, .. } => ([*seq, *seq], 0),
             Self::Drop { .. } => ([SeqId(0); 2], 0),
         };
         if let Self::Park { place, .. } | Self::Fetch { place, .. } | Self::Drop { place } = self

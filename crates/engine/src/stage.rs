@@ -36,13 +36,16 @@ pub struct StageSpec {
     /// Positions that all slots can hold together; those that slots share by a copy count once.
     pub n_cells: u32,
     /// Whether a sequence can be cut back to fewer positions. Where not (recurrent layers), it can only go on at its
-    /// end, be copied as a whole, or be forgotten.
+    /// end, be copied as a whole, be set back to a checkpoint, or be forgotten.
     pub cuts_back: bool,
     /// Whether the positions computed last can be taken back at any time. Where not (recurrent layers; sliding windows,
     /// which may have moved on over what an earlier position needs), nothing is computed that may have to be.
     pub rolls_back: bool,
     /// Positions that idle slots may leave on the host, all places there together; 0: there are none.
     pub n_parked: u32,
+    /// Running states of recurrent layers that may be on the host: checkpoints (those that slots share by a copy count
+    /// once), and one for what is at each place. 0 where there are no such layers.
+    pub n_states: u32,
 }
 
 impl StageSpec {

@@ -47,7 +47,7 @@ pub struct Split {
 impl Split {
     /// The model of this file name with small limits (4 sequences of 64), two threads, and any row's logits.
     pub fn small(name: &str) -> Self {
-        let limits = Limits { n_ctx: 64, n_seq: 4, n_batch: 32, n_cells: 256, n_parked: 64 };
+        let limits = Limits { n_ctx: 64, n_seq: 4, n_batch: 32, n_cells: 256, n_parked: 64, n_states: 8 };
         let compute = Compute { max_logits_rows: limits.n_batch, ..Compute::with_threads(2) };
         Self { path: model_path(name), limits, compute }
     }
@@ -196,7 +196,7 @@ impl Script {
 
     /// Keeps a state that a slot can be cut back to.
     pub fn checkpoint(&mut self, seq: u32) -> &mut Self {
-        self.command(Command::Checkpoint { seq: SeqId(seq) })
+        self.command(Command::Checkpoint { seq: SeqId(seq), len: self.lens[seq as usize] })
     }
 
     /// Gives one slot the beginning of another.

@@ -70,6 +70,7 @@ fn spec(start: u32, end: u32, n_embd: u32) -> StageSpec {
         cuts_back: true,
         rolls_back: true,
         n_parked: 64,
+        n_states: 8,
     }
 }
 

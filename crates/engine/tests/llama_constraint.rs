@@ -33,7 +33,7 @@ fn child_main() {
 
 fn split() -> Split {
     let mut split = Split::small(SMOLLM2);
-    split.limits = Limits { n_ctx: 256, n_seq: 4, n_batch: 64, n_cells: 1024, n_parked: 0 };
+    split.limits = Limits { n_ctx: 256, n_seq: 4, n_batch: 64, n_cells: 1024, n_parked: 0, n_states: 0 };
     split
 }
 

@@ -103,7 +103,7 @@ fn runs(prompt: &[TokenId]) -> Vec<Open> {
 
 #[tokio::test]
 async fn drafts_change_no_token_of_any_run() {
-    let limits = Limits { n_ctx: 128, n_seq: 2, n_batch: 64, n_cells: 256, n_parked: 0 };
+    let limits = Limits { n_ctx: 128, n_seq: 2, n_batch: 64, n_cells: 256, n_parked: 0, n_states: 0 };
     let split = Split { limits, ..Split::small(SMOLLM2) };
     let vocab = Vocab::load(&model_path(SMOLLM2)).unwrap();
     let prompt: Vec<TokenId> = vocab.tokenize(PROMPT, false, true).unwrap().into_iter().map(TokenId).collect();

@@ -100,7 +100,7 @@ async fn other_borders_between_batches_round_otherwise() {
 #[tokio::test]
 async fn a_sequence_whose_window_was_overwritten_is_not_cut_back() {
     let mut split = Split::small(GEMMA3);
-    split.limits = Limits { n_ctx: 1024, n_seq: 3, n_batch: 512, n_cells: 2048, n_parked: 0 };
+    split.limits = Limits { n_ctx: 1024, n_seq: 3, n_batch: 512, n_cells: 2048, n_parked: 0, n_states: 0 };
     split.compute.max_logits_rows = 4;
     let stage = LlamaStage::load(split.unsplit().unwrap()).unwrap();
     let tokens: Vec<i32> = (0..700).map(|i| 1000 + i * 7 % 5000).collect();

@@ -23,7 +23,7 @@ fn whole() -> LlamaStage {
 /// A stage whose micro-batch takes seconds.
 fn slow() -> LlamaStage {
     let mut split = Split::small(SMOLLM2);
-    split.limits = Limits { n_ctx: 4096, n_seq: 2, n_batch: 4096, n_cells: 8192, n_parked: 0 };
+    split.limits = Limits { n_ctx: 4096, n_seq: 2, n_batch: 4096, n_cells: 8192, n_parked: 0, n_states: 0 };
     split.compute = Compute::with_threads(1);
     LlamaStage::load(split.unsplit().unwrap()).unwrap()
 }

@@ -28,7 +28,7 @@ fn compare(name: &str, limits: Limits, compute: Compute) {
 }
 
 fn limits(n_ctx: u32, n_seq: u32, n_batch: u32) -> Limits {
-    Limits { n_ctx, n_seq, n_batch, n_cells: n_ctx * n_seq, n_parked: 0 }
+    Limits { n_ctx, n_seq, n_batch, n_cells: n_ctx * n_seq, n_parked: 0, n_states: 0 }
 }
 
 #[test]

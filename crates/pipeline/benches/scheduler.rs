@@ -25,6 +25,7 @@ fn scheduler(sequences: u32, depth: usize) -> Scheduler {
         cuts_back: true,
         rolls_back: true,
         n_parked: 0,
+        n_states: 0,
     };
     let mut scheduler = Scheduler::new(Limits::new(&spec, &Config { depth, max_queue: 0, ..Config::default() }));
     for run in 0..sequences {

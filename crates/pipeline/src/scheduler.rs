@@ -8,7 +8,7 @@
 //! (cut back to what they share), or on another that gets a copy, where the slot is busy or its own conversation is
 //! likely to go on. Where the shared part is still being computed by another run, it is waited for. What gives way, or
 //! has been idle for long while others ran, moves to a place on the host, if there is room, and is fetched from there
-//! (`scheduler/parking.rs`).
+//! (`scheduler/parking.rs`). A slot that cannot be cut back is set back to a checkpoint (`scheduler/checkpoints.rs`).
 //!
 //! Rules that hold at any time (and that the property test checks):
 //! - a slot belongs to one run; its positions are computed in order, without gaps; the last stage's answer to a token
@@ -34,6 +34,7 @@
 
 mod admission;
 mod batch;
+mod checkpoints;
 mod home;
 mod parking;
 mod run;
@@ -72,6 +73,8 @@ pub struct Limits {
     pub n_parked: u32,
     /// Such places.
     pub n_places: u32,
+    /// Running states that may be on the host, where slots cannot be cut back: checkpoints, and one for each place.
+    pub n_states: u32,
     /// Fewest tokens that are kept, or taken from another slot; at least 1.
     pub min_reuse: u32,
     /// Positions of a sequence.
@@ -100,6 +103,7 @@ impl Limits {
             rolls_back: stage.rolls_back && config.speculate,
             n_parked: stage.n_parked,
             n_places: stage.places(),
+            n_states: stage.n_states,
             min_reuse: MIN_REUSE,
             n_ctx: stage.n_ctx.min(stage.n_cells),
             n_vocab: stage.n_vocab,
@@ -377,10 +381,14 @@ impl Scheduler {
 }
 
 #[cfg(test)]
+mod ends;
+#[cfg(test)]
 mod model;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod reuse;
+#[cfg(test)]
+mod set_back;
 #[cfg(test)]
 mod tests;

@@ -85,6 +85,7 @@ impl Scripted {
             cuts_back: true,
             rolls_back: true,
             n_parked: 0,
+            n_states: 0,
         };
         let last = *tokens.last().unwrap();
         let script = move |_: &[TokenId], index: u32| TokenId(tokens.get(index as usize).copied().unwrap_or(last));

@@ -186,6 +186,7 @@ impl Wanted {
                 n_batch: request.batch,
                 n_cells: request.cells,
                 n_parked: request.parked,
+                n_states: request.states,
             },
             kv_type: request.kv_type.parse().map_err(|_| Malformed("an unknown KV type"))?,
             owner,

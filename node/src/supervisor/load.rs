@@ -144,6 +144,7 @@ impl Supervisor {
             batch: plan.limits.n_batch,
             cells: plan.limits.n_cells,
             parked: plan.limits.n_parked,
+            states: plan.limits.n_states,
             kv_type: self.parts.settings.compute.kv_type.name().to_owned(),
         };
         let mut control = StageControlClient::new(self.parts.mesh.channel(&stage.peer));

@@ -33,6 +33,7 @@ impl Supervisor {
             cuts_back: true,
             rolls_back: true,
             n_parked: 0,
+            n_states: 0,
         };
         let voice = Voice::new(script.clone(), self.model.vocab.clone());
         let stage = ScriptedStage::new(spec, voice).with_service_time(script.token_time());

@@ -20,6 +20,7 @@ fn spec(start: u32, end: u32) -> StageSpec {
         cuts_back: true,
         rolls_back: true,
         n_parked: 0,
+        n_states: 0,
     }
 }
 

@@ -40,6 +40,7 @@ fn spec() -> StageSpec {
         cuts_back: true,
         rolls_back: true,
         n_parked: 0,
+        n_states: 0,
     }
 }
 
@@ -143,7 +144,8 @@ fn any_command() -> impl Strategy<Value = Frame> {
             to: SeqId(to),
             len
         }),
-        any::<u32>().prop_map(|seq| Command::Checkpoint { seq: SeqId(seq) }),
+        any::<(u32, u32)>().prop_map(|(seq, len)| Command::Checkpoint { seq: SeqId(seq), len }),
+        any::<(u32, u32)>().prop_map(|(seq, len)| Command::Forget { seq: SeqId(seq), len }),
         any::<u32>().prop_map(|seq| Command::Close { seq: SeqId(seq) }),
         (any::<u32>(), any::<u32>()).prop_map(|(seq, len)| Command::Retain { seq: SeqId(seq), len }),
     ]

@@ -1,5 +1,6 @@
 //! The checks, one for each clause of the contract.
 
+mod checkpoints;
 mod drafts;
 mod extra_rows;
 mod parking;
@@ -19,7 +20,7 @@ use crate::frame::{Command, Frame, MicroBatch, Open, Rows, SeqId, StepFailure, S
 type Check = for<'a> fn(&'a Bench<'a>) -> BoxFuture<'a, Result<(), String>>;
 
 /// By name, in the order in which they run.
-pub(super) const ALL: [(&str, Check); 14] = [
+pub(super) const ALL: [(&str, Check); 15] = [
     ("answers every batch once and in order", |bench| order(bench).boxed()),
     ("computes what was sent before the input closed", |bench| graceful(bench).boxed()),
     ("ends the link on an invalid frame", |bench| invalid(bench).boxed()),
@@ -28,6 +29,7 @@ pub(super) const ALL: [(&str, Check); 14] = [
     ("hands on failures", |bench| failures(bench).boxed()),
     ("fails a step with a gap, and lives", |bench| gap(bench).boxed()),
     ("forgets what is truncated", |bench| truncate(bench).boxed()),
+    ("sets back to a checkpoint", |bench| checkpoints::set_back(bench).boxed()),
     ("copies a prefix", |bench| copy(bench).boxed()),
     ("forgets a closed slot", |bench| close(bench).boxed()),
     ("keeps what is retained", |bench| retain(bench).boxed()),
@@ -279,7 +281,7 @@ async fn truncate(bench: &Bench<'_>) -> Result<(), String> {
     probe.open(0, 6).await?;
     probe.values(&[(0, 0, &prompt[..3], Want::Nothing)]).await?;
     // Of use only to a stage that could not be cut back otherwise.
-    probe.command(Command::Checkpoint { seq: SeqId(0) }).await?;
+    probe.command(Command::Checkpoint { seq: SeqId(0), len: 3 }).await?;
     probe.values(&[(0, 3, &prompt[3..], Want::Nothing)]).await?;
     probe.command(Command::Truncate { seq: SeqId(0), len: 3 }).await?;
     let cut = probe.values(&[(0, 3, &tail, bench.all())]).await?;

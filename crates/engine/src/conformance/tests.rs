@@ -29,6 +29,7 @@ fn spec(start: u32, end: u32) -> StageSpec {
         cuts_back: true,
         rolls_back: true,
         n_parked: 64,
+        n_states: 8,
     }
 }
 
@@ -55,6 +56,20 @@ impl Script for Box<dyn Script> {
 async fn scripted_stages_of_every_place_pass() {
     for (start, end) in [(0, 6), (0, 2), (2, 4), (4, 6)] {
         assert_eq!(check(&*stage(start, end), &kit()).await, Ok(()), "layers {start}..{end}");
+    }
+}
+
+#[tokio::test]
+async fn a_chain_that_cannot_be_cut_back_passes() {
+    let recurrent = |start, end| {
+        let spec = StageSpec { cuts_back: false, rolls_back: false, ..spec(start, end) };
+        Arc::new(ScriptedStage::new(spec, script)) as Arc<dyn Stage>
+    };
+    let chain = Chain::new(vec![recurrent(0, 2), recurrent(2, 6)]).unwrap();
+    assert_eq!(check(&chain, &kit()).await, Ok(()));
+    for wrong in [Wrong::IgnoresCheckpoints, Wrong::IgnoresForget] {
+        let violations = check(&Broken::new(recurrent(0, 6), wrong), &kit()).await.expect_err("caught");
+        assert!(violations.iter().any(|violation| violation.check.contains("checkpoint")), "{wrong:?}: {violations:?}");
     }
 }
 
@@ -86,6 +101,8 @@ enum Wrong {
     IgnoresCopies,
     IgnoresClose,
     IgnoresRetain,
+    IgnoresCheckpoints,
+    IgnoresForget,
     TurnsRows,
 }
 
@@ -187,6 +204,8 @@ async fn interfere(
                     (Wrong::IgnoresTruncation, Frame::Command(Command::Truncate { .. }))
                     | (Wrong::IgnoresCopies, Frame::Command(Command::Copy { .. }))
                     | (Wrong::IgnoresRetain, Frame::Command(Command::Retain { .. }))
+                    | (Wrong::IgnoresCheckpoints, Frame::Command(Command::Checkpoint { .. }))
+                    | (Wrong::IgnoresForget, Frame::Command(Command::Forget { .. }))
                     | (Wrong::IgnoresClose, Frame::Command(Command::Close { .. })) => {
                         if !invalid && !spec.is_last() {
                             let _ = results.send(Ok(frame.clone())).await;

@@ -156,6 +156,7 @@ impl Noise {
             cuts_back: true,
             rolls_back: true,
             n_parked: 0,
+            n_states: 0,
         };
         let sampling = Sampling { seed: self.seed, temperature: self.temperature, ..Sampling::default() };
         let all = Open::new(SeqId(0), RequestId::new("r"), 1, sampling);

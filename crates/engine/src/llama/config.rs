@@ -112,12 +112,17 @@ pub struct Limits {
     pub n_cells: u32,
     /// Positions that idle sequences may leave on the host.
     pub n_parked: u32,
+    /// Running states of recurrent layers that may be on the host.
+    pub n_states: u32,
 }
 
 /// Slots beside each that runs, and at least so many: they keep what was computed, for prompts that begin with it. Not
 /// more of them, since every token that is computed looks at all cells in use, if only to pass over them.
 const KEPT_PER_RUN: u32 = 1;
 const MIN_KEPT: u32 = 4;
+/// Most running states on the host for each slot: several checkpoints of what it holds, and as much again of what is
+/// parked.
+const STATES_PER_SLOT: u32 = 16;
 /// Most sequences that a llama.cpp context holds.
 const MAX_SLOTS: u32 = 256;
 
@@ -128,20 +133,25 @@ impl Limits {
         // A running state takes memory for every slot.
         let kept = if keeps_running_state(&info.architecture) { 0 } else { (KEPT_PER_RUN * parallel).max(MIN_KEPT) };
         let n_seq = parallel.saturating_add(kept).min(MAX_SLOTS).max(parallel);
-        Self { n_ctx, n_seq, n_batch, n_cells: n_ctx.saturating_mul(parallel), n_parked: 0 }
+        Self { n_ctx, n_seq, n_batch, n_cells: n_ctx.saturating_mul(parallel), n_parked: 0, n_states: 0 }
     }
 
-    /// With as many positions on the host as `memory` bytes hold, all stages of the model together.
+    /// With as much on the host as `memory` bytes hold, all stages of the model together: positions of idle sequences,
+    /// and where layers keep a running state, up to three quarters of it states.
     #[must_use]
     pub fn with_host_memory(self, memory: u64, info: &ModelInfo, kv_type: KvType) -> Self {
-        let kept = kept_bytes(info, 0..info.n_layer, kv_type);
-        let n_parked = memory.checked_div(kept).map_or(0, |positions| u32::try_from(positions).unwrap_or(u32::MAX));
-        Self { n_parked, ..self }
+        let count = |memory: u64, of: u64| memory.checked_div(of).map_or(0, |n| u32::try_from(n).unwrap_or(u32::MAX));
+        let (position, state) = (kept_bytes(info, 0..info.n_layer, kv_type), state_bytes(info, 0..info.n_layer));
+        let n_states = count(memory / 4 * 3, state).min(STATES_PER_SLOT.saturating_mul(self.n_seq));
+        let left = memory.saturating_sub(state.saturating_mul(n_states.into()));
+        Self { n_parked: count(left, position), n_states, ..self }
     }
 
     /// What a stage with `layers` may come to keep on the host.
     pub fn host_bytes(self, info: &ModelInfo, layers: LayerRange, kv_type: KvType) -> u64 {
-        kept_bytes(info, layers.start()..layers.end(), kv_type).saturating_mul(self.n_parked.into())
+        let layers = layers.start()..layers.end();
+        let parked = kept_bytes(info, layers.clone(), kv_type).saturating_mul(self.n_parked.into());
+        parked.saturating_add(state_bytes(info, layers).saturating_mul(self.n_states.into()))
     }
 
     /// What memory is to be reckoned for, where a stage within these limits computes so.
@@ -169,6 +179,7 @@ impl Limits {
             n_batch: self.n_batch,
             n_cells: self.n_cells,
             n_parked: self.n_parked,
+            n_states: self.n_states,
             cuts_back: !keeps_running_state(&info.architecture),
             rolls_back: !keeps_running_state(&info.architecture) && !info.has_windows(),
         }
@@ -179,6 +190,12 @@ impl Limits {
 fn kept_bytes(info: &ModelInfo, layers: Range<u32>, kv_type: KvType) -> u64 {
     let layers = info.layer_cache.get(layers.start as usize..layers.end as usize).unwrap_or_default();
     layers.iter().map(|layer| layer.bytes_per_token(cache_type(kv_type))).fold(0, u64::saturating_add)
+}
+
+/// Bytes of running state that some layers keep of a sequence.
+fn state_bytes(info: &ModelInfo, layers: Range<u32>) -> u64 {
+    let layers = info.layer_cache.get(layers.start as usize..layers.end as usize).unwrap_or_default();
+    layers.iter().map(|layer| layer.state_bytes()).fold(0, u64::saturating_add)
 }
 
 /// Every type of the cache is one of files.

@@ -3,14 +3,14 @@
 //! Recurrent layers keep one running state a sequence, which cannot be cut back. Such a stage keeps checkpoints, on the
 //! host, where it is told to; cutting back to one of them sets the state to it.
 
-use std::collections::VecDeque;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use kernels_ffi::{Checkpoint, Saved};
 
 use super::engine::Engine;
 use crate::error::StageError;
-use crate::frame::{CHECKPOINTS, Command, Open, SeqId};
+use crate::frame::{Command, Open, SeqId};
 use crate::run::Run;
 
 /// One sequence.
@@ -21,14 +21,14 @@ pub(super) struct Slot {
     /// Set where recurrent layers hold positions that should have been cut off; only emptying the slot helps.
     pub(super) spoilt: bool,
     pub(super) run: Option<Run>,
-    /// States that recurrent layers can be set back to, the latest last.
-    checkpoints: VecDeque<Arc<Checkpoint>>,
+    /// States that recurrent layers can be set back to.
+    checkpoints: Vec<Arc<Checkpoint>>,
 }
 
 /// What a slot held, on the host.
 pub(super) struct Parked {
     saved: Saved,
-    checkpoints: VecDeque<Arc<Checkpoint>>,
+    checkpoints: Vec<Arc<Checkpoint>>,
 }
 
 impl Engine {
@@ -46,7 +46,8 @@ impl Engine {
             }
             Command::Truncate { seq, len } => self.truncate(*seq, *len),
             Command::Copy { from, to, len } => self.copy(*from, *to, *len),
-            Command::Checkpoint { seq } => self.keep_checkpoint(*seq),
+            Command::Checkpoint { seq, len } => self.keep_checkpoint(*seq, *len),
+            Command::Forget { seq, len } => self.slot(*seq).checkpoints.retain(|checkpoint| checkpoint.len() != *len),
             Command::Park { seq, place } => return self.park(*seq, *place),
             Command::Fetch { place, seq, len } => self.fetch(*place, *seq, *len),
             Command::Drop { place } => self.places_on_host[*place as usize] = None,
@@ -101,7 +102,9 @@ impl Engine {
             return Err(StageError::InvalidFrame(format!("slot {} with a run is to be parked", seq.0)));
         }
         let slot = std::mem::take(self.slot(seq));
-        let saved = if slot.spoilt { None } else { self.context.save(seq.0) };
+        self.places_on_host[place as usize] = None;
+        let fits = !self.context.model().is_recurrent() || self.has_room_for_state(&slot.checkpoints);
+        let saved = if slot.spoilt || !fits { None } else { self.context.save(seq.0) };
         self.context.clear_seq(seq.0);
         self.places_on_host[place as usize] = saved.map(|saved| Parked { saved, checkpoints: slot.checkpoints });
         Ok(())
@@ -122,17 +125,26 @@ impl Engine {
         self.truncate(seq, len);
     }
 
-    fn keep_checkpoint(&mut self, seq: SeqId) {
-        if !self.context.model().is_recurrent() || self.slot(seq).spoilt {
+    /// Where the slot holds something else, the step before it has failed, and so will what is built on this one.
+    fn keep_checkpoint(&mut self, seq: SeqId, len: u32) {
+        let slot = self.slot(seq);
+        let is_there = slot.len == len && !slot.spoilt;
+        slot.checkpoints.retain(|checkpoint| checkpoint.len() != len);
+        if !self.context.model().is_recurrent() || !is_there || !self.has_room_for_state(&[]) {
             return;
         }
-        let Some(checkpoint) = self.context.checkpoint(seq.0) else { return };
-        let kept = &mut self.slot(seq).checkpoints;
-        kept.retain(|other| other.len() != checkpoint.len());
-        kept.push_back(Arc::new(checkpoint));
-        while kept.len() > CHECKPOINTS {
-            kept.pop_front();
-        }
+        let checkpoint = self.context.checkpoint(seq.0).filter(|checkpoint| checkpoint.len() == len);
+        self.slot(seq).checkpoints.extend(checkpoint.map(Arc::new));
+    }
+
+    /// Whether one more running state may be on the host, beside `more` and all that slots and places have there.
+    fn has_room_for_state(&self, more: &[Arc<Checkpoint>]) -> bool {
+        let parked = self.places_on_host.iter().flatten();
+        let states = parked.clone().count();
+        let of_slots = self.slots.iter().flat_map(|slot| &slot.checkpoints);
+        let all = of_slots.chain(parked.flat_map(|parked| &parked.checkpoints)).chain(more);
+        let checkpoints: HashSet<*const Checkpoint> = all.map(Arc::as_ptr).collect();
+        states + checkpoints.len() < self.spec.n_states as usize
     }
 
     /// Sets the slot back to the checkpoint at `len` positions; false where there is none.

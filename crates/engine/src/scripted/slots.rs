@@ -1,10 +1,12 @@
 //! Which tokens each slot of a scripted stage holds, kept with llama.cpp's rules.
 
+use std::collections::HashSet;
+
 use mesh_types::TokenId;
 
 use super::mix;
 use crate::error::StageError;
-use crate::frame::{CHECKPOINTS, Command, MicroBatch, SeqId};
+use crate::frame::{Command, MicroBatch, SeqId};
 use crate::stage::StageSpec;
 
 /// All slots of a link. Indices were checked against the spec before they come here.
@@ -13,6 +15,8 @@ pub(super) struct Slots {
     /// On the host.
     places: Vec<Slot>,
     cuts_back: bool,
+    n_states: usize,
+    next_checkpoint: u64,
 }
 
 #[derive(Clone, Default)]
@@ -27,14 +31,20 @@ struct Slot {
     logprobs: Option<u8>,
     /// It should have been cut back, and could not.
     spoilt: bool,
-    /// The lengths that it can be cut back to nevertheless.
-    checkpoints: Vec<u32>,
+    /// The lengths that it can be cut back to nevertheless, each with its number: a copy shares them.
+    checkpoints: Vec<(u32, u64)>,
 }
 
 impl Slots {
     pub(super) fn new(spec: &StageSpec) -> Self {
         let empty = |count: u32| vec![Slot::default(); count as usize];
-        Self { slots: empty(spec.n_seq), places: empty(spec.places()), cuts_back: spec.cuts_back }
+        Self {
+            slots: empty(spec.n_seq),
+            places: empty(spec.places()),
+            cuts_back: spec.cuts_back,
+            n_states: spec.n_states as usize,
+            next_checkpoint: 0,
+        }
     }
 
     pub(super) fn apply(&mut self, command: &Command) -> Result<(), StageError> {
@@ -58,7 +68,11 @@ impl Slots {
                 if self.slots[seq.0 as usize].prompt_len.is_some() {
                     return Err(StageError::InvalidFrame(format!("slot {} with a run is to be parked", seq.0)));
                 }
-                self.places[place as usize] = std::mem::take(&mut self.slots[seq.0 as usize]);
+                let slot = std::mem::take(&mut self.slots[seq.0 as usize]);
+                self.places[place as usize] = Slot::default();
+                if self.cuts_back || self.states(&slot.checkpoints) < self.n_states {
+                    self.places[place as usize] = slot;
+                }
             }
             Command::Fetch { place, seq, len } => {
                 self.slots[seq.0 as usize] = self.places[place as usize].clone();
@@ -70,29 +84,35 @@ impl Slots {
                 self.slots[seq.0 as usize].prompt_len = None;
                 self.truncate(seq, len);
             }
-            Command::Checkpoint { seq } => self.checkpoint(seq),
+            Command::Checkpoint { seq, len } => self.checkpoint(seq, len),
+            Command::Forget { seq, len } => self.slots[seq.0 as usize].checkpoints.retain(|held| held.0 != len),
         }
         Ok(())
     }
 
-    fn checkpoint(&mut self, seq: SeqId) {
+    fn checkpoint(&mut self, seq: SeqId, len: u32) {
         let slot = &mut self.slots[seq.0 as usize];
-        let len = slot.tokens.len() as u32; // at most `n_ctx`
-        if len == 0 || slot.spoilt {
-            return;
+        let is_there = slot.tokens.len() == len as usize && len > 0 && !slot.spoilt;
+        slot.checkpoints.retain(|held| held.0 != len);
+        if is_there && self.states(&[]) < self.n_states {
+            self.slots[seq.0 as usize].checkpoints.push((len, self.next_checkpoint));
+            self.next_checkpoint += 1;
         }
-        slot.checkpoints.retain(|held| *held != len);
-        slot.checkpoints.push(len);
-        let surplus = slot.checkpoints.len().saturating_sub(CHECKPOINTS);
-        slot.checkpoints.drain(..surplus);
+    }
+
+    /// Running states that would be on the host, with those of `more`.
+    fn states(&self, more: &[(u32, u64)]) -> usize {
+        let all = self.slots.iter().chain(&self.places).flat_map(|slot| &slot.checkpoints).chain(more);
+        let checkpoints: HashSet<u64> = all.map(|held| held.1).collect();
+        checkpoints.len() + self.places.iter().filter(|place| !place.tokens.is_empty()).count()
     }
 
     fn truncate(&mut self, seq: SeqId, len: u32) {
         let slot = &mut self.slots[seq.0 as usize];
-        let cuts_back = self.cuts_back || slot.checkpoints.contains(&len);
+        let cuts_back = self.cuts_back || slot.checkpoints.iter().any(|held| held.0 == len);
         slot.spoilt |= !cuts_back && (len as usize) < slot.tokens.len();
         slot.spoilt &= len > 0;
-        slot.checkpoints.retain(|held| *held <= len);
+        slot.checkpoints.retain(|held| held.0 <= len);
         slot.tokens.truncate(len as usize);
         slot.hashes.truncate(len as usize);
     }

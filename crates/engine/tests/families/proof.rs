@@ -27,7 +27,7 @@ pub(crate) struct Proof {
     pub(crate) kit_within: Option<f32>,
 }
 
-const LIMITS: Limits = Limits { n_ctx: 64, n_seq: 4, n_batch: 32, n_cells: 256, n_parked: 0 };
+const LIMITS: Limits = Limits { n_ctx: 64, n_seq: 4, n_batch: 32, n_cells: 256, n_parked: 0, n_states: 8 };
 
 impl Proof {
     /// Bit by bit, on the processor.

@@ -26,6 +26,7 @@ fn stage_spec(n_seq: u32) -> StageSpec {
         cuts_back: true,
         rolls_back: true,
         n_parked: 0,
+        n_states: 0,
     }
 }
 

@@ -26,12 +26,15 @@ impl Scheduler {
     fn start(&mut self, run: RunId, plan: &Plan) {
         let Some(state) = self.runs.get_mut(&run) else { return };
         let need = state.need(self.limits.n_ctx);
+        // What is about to give way shows as well where prompts part.
+        let checkpoints = self.slots.checkpoints_of(&state.spec.prompt, plan.start);
         let overwritten = (plan.from.is_some() || plan.start == 0).then_some(plan.seq);
         for seq in plan.evict.iter().copied().chain(overwritten) {
             self.give_way(seq, plan.from);
         }
         let held = self.slots.sent(plan.seq);
         let Some(state) = self.runs.get_mut(&run) else { return };
+        state.checkpoints = checkpoints.into();
         let is_there = self.slots.take(plan, run, &state.spec.prompt, need);
         state.seq = Some(plan.seq);
         let seq = plan.seq;

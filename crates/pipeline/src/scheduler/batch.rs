@@ -92,11 +92,17 @@ impl Scheduler {
         let (Some(seq), Phase::Prefill { sent }) = (run.seq, run.phase) else { return 0 };
         let scored = run.spec.score_prompt;
         let room = if scored { room.min(1 + MAX_EXTRA_ROWS.saturating_sub(batch.extra_rows())) } else { room };
-        let len = room.min(run.computed_len() - sent);
+        // A checkpoint is of what is held behind a chunk.
+        let stop = run.checkpoints.front().copied().unwrap_or(run.computed_len());
+        let len = room.min(stop - sent);
         let end = sent + len;
         batch.tokens.extend_from_slice(&run.spec.prompt[sent as usize..end as usize]);
         flight.prompt_tokens += len;
         let is_last = end == run.computed_len();
+        let is_kept = run.checkpoints.front() == Some(&end);
+        if is_kept {
+            run.checkpoints.pop_front();
+        }
         run.phase = if is_last { Phase::Drawing } else { Phase::Prefill { sent: end } };
         run.alone = false;
         let want = match is_last {
@@ -113,6 +119,9 @@ impl Scheduler {
             self.prefill.push_back(id);
         }
         self.slots.send(seq, len);
+        if is_kept {
+            self.keep_checkpoint(seq);
+        }
         self.join_followers(seq);
         len
     }

@@ -37,19 +37,30 @@ pub(super) struct Model {
     link: VecDeque<Frame>,
     slots: Vec<Slot>,
     /// On the host.
-    places: Vec<Vec<TokenId>>,
+    places: Vec<Place>,
     next_step: u64,
     next_cell: u64,
+    /// Slots cannot be cut back, but to checkpoints.
+    keeps_states: bool,
     /// A step was failed or a slot spoilt: what is built on it may fail as well.
     is_shaky: bool,
     /// Prompt and other tokens computed.
     pub(super) computed: u32,
 }
 
+/// What a slot held, on the host.
+#[derive(Clone, Default)]
+struct Place {
+    held: Vec<TokenId>,
+    checkpoints: Vec<(u32, u64)>,
+}
+
 #[derive(Clone, Default)]
 struct Slot {
     /// Tokens of the positions, and which cells they are in.
     held: Vec<(TokenId, u64)>,
+    /// The lengths that it can be cut back to, each with its number.
+    checkpoints: Vec<(u32, u64)>,
     prompt_len: Option<u32>,
     spoilt: bool,
 }
@@ -70,6 +81,7 @@ impl Model {
             cuts_back: limits.cuts_back,
             rolls_back: limits.rolls_back,
             n_parked: limits.n_parked,
+            n_states: limits.n_states,
         };
         let slots = vec![Slot::default(); limits.n_seq as usize];
         Self {
@@ -77,9 +89,10 @@ impl Model {
             depth: limits.depth,
             link: VecDeque::new(),
             slots,
-            places: vec![Vec::new(); limits.n_places as usize],
+            places: vec![Place::default(); limits.n_places as usize],
             next_step: 0,
             next_cell: 0,
+            keeps_states: !limits.cuts_back,
             is_shaky: false,
             computed: 0,
         }
@@ -166,6 +179,12 @@ impl Model {
         self.spec.cuts_back = false;
     }
 
+    /// From now on, what slots could be set back to is gone.
+    pub(super) fn lose_checkpoints(&mut self) {
+        self.is_shaky = true;
+        self.slots.iter_mut().for_each(|slot| slot.checkpoints.clear());
+    }
+
     /// No slot has a run once the commands sent are applied.
     pub(super) fn is_empty(&mut self) -> bool {
         while let Some(Frame::Command(command)) = self.link.front().cloned() {
@@ -178,6 +197,11 @@ impl Model {
     /// What a slot holds, once [`Self::is_empty`].
     pub(super) fn held(&self, seq: u32) -> Vec<TokenId> {
         self.slots[seq as usize].held.iter().map(|held| held.0).collect()
+    }
+
+    /// The lengths that a slot can be cut back to, once [`Self::is_empty`].
+    pub(super) fn checkpoints(&self, seq: u32) -> Vec<u32> {
+        self.slots[seq as usize].checkpoints.iter().map(|held| held.0).collect()
     }
 
     fn next_batch(&mut self) -> Option<MicroBatch> {
@@ -214,21 +238,41 @@ impl Model {
                 let slot = std::mem::take(self.slot(*seq));
                 assert!(slot.prompt_len.is_none(), "slot {} is parked with a run", seq.0);
                 assert!(self.is_shaky || !slot.held.is_empty(), "nothing is parked");
-                self.places[*place as usize] = slot.held.into_iter().map(|held| held.0).collect();
-                let parked: usize = self.places.iter().map(Vec::len).sum();
+                let held = slot.held.into_iter().map(|held| held.0).collect();
+                self.places[*place as usize] = Place { held, checkpoints: slot.checkpoints };
+                let parked: usize = self.places.iter().map(|place| place.held.len()).sum();
                 assert!(parked <= self.spec.n_parked as usize, "{parked} positions on the host");
+                self.check_states();
             }
             Command::Fetch { place, seq, len } => {
                 let parked = self.places[*place as usize].clone();
-                assert!(self.is_shaky || parked.len() >= *len as usize, "more is fetched than there is");
+                assert!(self.is_shaky || parked.held.len() >= *len as usize, "more is fetched than there is");
                 let cells = self.next_cell..;
-                self.next_cell += parked.len() as u64;
+                self.next_cell += parked.held.len() as u64;
                 assert!(self.slot(*seq).held.is_empty(), "slot {} is fetched over", seq.0);
-                *self.slot(*seq) = Slot { held: parked.into_iter().zip(cells).collect(), ..Slot::default() };
+                let (held, checkpoints) = (parked.held.into_iter().zip(cells).collect(), parked.checkpoints);
+                *self.slot(*seq) = Slot { held, checkpoints, ..Slot::default() };
                 self.cut(*seq, *len);
             }
-            Command::Drop { place } => self.places[*place as usize].clear(),
-            Command::Checkpoint { .. } => panic!("the scheduler sets nothing back"),
+            Command::Drop { place } => self.places[*place as usize] = Place::default(),
+            Command::Checkpoint { seq, len } => {
+                assert!(self.keeps_states, "a checkpoint of what can be cut back");
+                let number = self.next_cell;
+                self.next_cell += 1;
+                let slot = self.slot(*seq);
+                let is_there = slot.held.len() == *len as usize && !slot.spoilt;
+                slot.checkpoints.retain(|held| held.0 != *len);
+                slot.checkpoints.extend(is_there.then_some((*len, number)));
+                assert!(self.is_shaky || is_there, "a checkpoint of what is not there");
+                self.check_states();
+            }
+            Command::Forget { seq, len } => {
+                let held = &mut self.slot(*seq).checkpoints;
+                let before = held.len();
+                held.retain(|held| held.0 != *len);
+                let is_gone = held.len() < before;
+                assert!(self.is_shaky || is_gone, "a checkpoint is forgotten that was never taken");
+            }
             Command::Copy { from, to, len } => {
                 assert!(from != to && self.slot(*to).prompt_len.is_none(), "a copy over a run");
                 let copy = Slot { prompt_len: None, ..self.slot(*from).clone() };
@@ -242,12 +286,23 @@ impl Model {
     fn cut(&mut self, seq: SeqId, len: u32) {
         let (cuts_back, rolls_back) = (self.spec.cuts_back, self.spec.rolls_back);
         let slot = self.slot(seq);
+        let cuts_back = cuts_back || slot.checkpoints.iter().any(|held| held.0 == len);
+        slot.checkpoints.retain(|held| held.0 <= len);
         let cuts_back = cuts_back || (rolls_back && slot.prompt_len.is_some_and(|prompt_len| len >= prompt_len));
         if slot.held.len() > len as usize {
             slot.held.truncate(len as usize);
             slot.spoilt |= !cuts_back && len > 0;
             assert!(cuts_back || self.is_shaky, "a cut where none is possible");
         }
+    }
+
+    fn check_states(&self) {
+        let of_places = self.places.iter().flat_map(|place| &place.checkpoints);
+        let all = self.slots.iter().flat_map(|slot| &slot.checkpoints).chain(of_places);
+        let checkpoints: BTreeSet<u64> = all.map(|held| held.1).collect();
+        let parked = self.places.iter().filter(|place| !place.held.is_empty()).count();
+        let states = if self.keeps_states { checkpoints.len() + parked } else { 0 };
+        assert!(states <= self.spec.n_states as usize, "{states} running states on the host");
     }
 
     fn slot(&mut self, seq: SeqId) -> &mut Slot {

@@ -35,10 +35,8 @@ impl Scheduler {
     }
 
     fn park(&mut self, seq: SeqId, protected: Option<SeqId>, may_drop: bool) -> bool {
-        let Parked { dropped, place } = self.slots.park(seq, protected, may_drop);
-        for place in dropped {
-            self.commands.push_back(Command::Drop { place: self.slots.place(place) });
-        }
+        let Parked { given, place } = self.slots.park(seq, protected, may_drop);
+        given.into_iter().for_each(|given| self.forget(given));
         let Some(place) = place else { return false };
         self.commands.push_back(Command::Park { seq, place: self.slots.place(place) });
         true

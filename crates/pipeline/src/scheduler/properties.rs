@@ -63,6 +63,7 @@ fn limits() -> impl Strategy<Value = Limits> {
             rolls_back: cuts_back && depth != 2,
             n_parked: 20 * (n_cells % 4),
             n_places: if n_cells % 4 == 0 { 0 } else { 1 + n_cells % 3 },
+            n_states: if cuts_back { 0 } else { n_cells / 4 % 6 },
             min_reuse,
             n_ctx: 32,
             n_vocab: N_VOCAB,
@@ -264,6 +265,8 @@ impl World {
         for seq in 0..self.limits.n_seq {
             let (held, kept) = (self.model.held(seq), self.scheduler.slots.held(SeqId(seq)));
             assert!(self.has_failed || held == kept, "slot {seq} holds {held:?}, not {kept:?}");
+            let (held, kept) = (self.model.checkpoints(seq), self.scheduler.slots.checkpoints(SeqId(seq)));
+            assert!(self.has_failed || held == kept, "slot {seq} has checkpoints at {held:?}, not {kept:?}");
         }
         for (_, spec, told) in &self.runs {
             assert_eq!(told.end.is_none(), told.cancelled, "{} ended {:?}", spec.request, told.end);

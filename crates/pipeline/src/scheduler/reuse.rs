@@ -5,7 +5,7 @@ use mesh_types::{RequestId, Sampling};
 use super::model::{Model, N_VOCAB, answer};
 use super::*;
 
-const LIMITS: Limits = Limits {
+pub(super) const LIMITS: Limits = Limits {
     n_seq: 4,
     n_parallel: 2,
     n_cells: 128,
@@ -13,6 +13,7 @@ const LIMITS: Limits = Limits {
     rolls_back: true,
     n_parked: 0,
     n_places: 0,
+    n_states: 0,
     min_reuse: 4,
     n_ctx: 64,
     n_vocab: N_VOCAB,
@@ -22,21 +23,21 @@ const LIMITS: Limits = Limits {
     max_queue: 4,
 };
 
-struct Bench {
-    scheduler: Scheduler,
-    model: Model,
-    commands: Vec<Command>,
+pub(super) struct Bench {
+    pub(super) scheduler: Scheduler,
+    pub(super) model: Model,
+    pub(super) commands: Vec<Command>,
 }
 
 /// How a run ended: its tokens, and how many of its prompt were there already.
 type Ended = (Vec<TokenId>, u32);
 
 impl Bench {
-    fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: Limits) -> Self {
         Self { scheduler: Scheduler::new(limits), model: Model::new(limits), commands: Vec::new() }
     }
 
-    fn submit(&mut self, prompt: &[TokenId], max_tokens: u32) -> RunId {
+    pub(super) fn submit(&mut self, prompt: &[TokenId], max_tokens: u32) -> RunId {
         let all = GenerateSpec::new(RequestId::new("r"), prompt.to_vec());
         self.scheduler.submit(GenerateSpec { max_tokens, sampling: Sampling::greedy(), ..all }).expect("room")
     }
@@ -60,14 +61,14 @@ impl Bench {
         true
     }
 
-    fn steps(&mut self, count: u32) {
+    pub(super) fn steps(&mut self, count: u32) {
         for _ in 0..count {
             self.step();
         }
     }
 
     /// Runs everything to its end. Returns how these runs ended.
-    fn settle<const N: usize>(&mut self, runs: [RunId; N]) -> [Ended; N] {
+    pub(super) fn settle<const N: usize>(&mut self, runs: [RunId; N]) -> [Ended; N] {
         while self.step() {}
         let mut told: HashMap<RunId, Ended> = HashMap::new();
         while let Some(Event { run, what }) = self.scheduler.next_event() {
@@ -82,7 +83,7 @@ impl Bench {
     }
 
     /// One run, to its end; checks what it says.
-    fn ask(&mut self, prompt: &[TokenId], max_tokens: u32) -> u32 {
+    pub(super) fn ask(&mut self, prompt: &[TokenId], max_tokens: u32) -> u32 {
         let run = self.submit(prompt, max_tokens);
         let [(tokens, cached)] = self.settle([run]);
         assert_eq!(tokens, answer(prompt, max_tokens));
@@ -98,12 +99,12 @@ impl Bench {
     }
 }
 
-fn prompt(ranges: &[(i32, i32)]) -> Vec<TokenId> {
+pub(super) fn prompt(ranges: &[(i32, i32)]) -> Vec<TokenId> {
     ranges.iter().flat_map(|(start, end)| *start..*end).map(TokenId).collect()
 }
 
 /// What a client sends next: all that was said, and more.
-fn next_turn(before: &[TokenId], said: u32, more: (i32, i32)) -> Vec<TokenId> {
+pub(super) fn next_turn(before: &[TokenId], said: u32, more: (i32, i32)) -> Vec<TokenId> {
     [before, &answer(before, said), &prompt(&[more])].concat()
 }
 

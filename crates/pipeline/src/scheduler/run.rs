@@ -1,5 +1,7 @@
 //! One run, as the scheduler sees it.
 
+use std::collections::VecDeque;
+
 use mesh_engine::{Open, SeqId};
 use mesh_types::{FinishReason, GenerateSpec, Logprobs, Sampling, TokenId, Usage};
 
@@ -17,6 +19,8 @@ pub(super) struct Run {
     pub(super) cached: u32,
     /// The place on the host that its prefix came from.
     pub(super) fetched: Option<SeqId>,
+    /// Where checkpoints of its prompt are still to be taken, in order.
+    pub(super) checkpoints: VecDeque<u32>,
     /// Its next micro-batch is for it alone.
     pub(super) alone: bool,
     /// Whether it was begun again, without a prefix: what it found did not hold.
@@ -68,6 +72,7 @@ impl Run {
             held: false,
             cached: 0,
             fetched: None,
+            checkpoints: VecDeque::new(),
             alone: false,
             afresh: false,
             generated: 0,

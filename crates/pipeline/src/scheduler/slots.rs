@@ -11,8 +11,11 @@ use mesh_types::TokenId;
 use super::{Limits, RunId};
 use crate::prefix::PrefixIndex;
 
+mod checkpoints;
 mod parked;
 
+use checkpoints::Checkpoint;
+pub(super) use checkpoints::Given;
 pub(super) use parked::Parked;
 
 /// All slots.
@@ -27,6 +30,7 @@ pub(super) struct Slots {
     /// Tokens of decoding sequences computed so far.
     decoded: u64,
     next_origin: u64,
+    next_checkpoint: u64,
 }
 
 #[derive(Debug, Default)]
@@ -42,6 +46,8 @@ struct Slot {
     /// Positions that its run may come to need.
     reserved: u32,
     spans: Vec<Span>,
+    /// In order of their lengths.
+    checkpoints: Vec<Checkpoint>,
     used: u64,
     /// What was decoded in all when its run was over.
     idle_since: u64,
@@ -87,6 +93,7 @@ impl Slots {
             now: 0,
             decoded: 0,
             next_origin: 0,
+            next_checkpoint: 0,
         }
     }
 
@@ -176,8 +183,10 @@ impl Slots {
         // What comes from the host shares no cells.
         spans.push(Span { origin: self.next_origin, start: if self.is_place(from) { 0 } else { len } });
         self.next_origin += 1;
+        let mut checkpoints = self.slots[from.0 as usize].checkpoints.clone();
+        checkpoints.retain(|checkpoint| checkpoint.len <= len);
         let slot = &mut self.slots[seq.0 as usize];
-        (slot.sent, slot.spans) = (len, spans);
+        (slot.sent, slot.spans, slot.checkpoints) = (len, spans, checkpoints);
     }
 
     /// The slot is to have the first `len` positions of `from`, which has not come that far yet.
@@ -265,6 +274,7 @@ impl Slots {
         slot.tokens.truncate(len as usize);
         slot.sent = len;
         slot.spans.retain(|span| span.start < len);
+        slot.checkpoints.retain(|checkpoint| checkpoint.len <= len);
     }
 
     fn touch(&mut self, seq: SeqId) {
@@ -286,10 +296,8 @@ impl Slots {
     fn candidate(&self, seq: SeqId, common: u32, prompt: u32) -> Option<Candidate> {
         let slot = &self.slots[seq.0 as usize];
         let is_busy = slot.run.is_some();
-        let len = common.min(prompt.saturating_sub(1));
-        // A sequence that cannot be cut back is used as it is; and a busy one goes on meanwhile.
-        let fits = self.limits.cuts_back || (!is_busy && len == slot.sent);
-        let fits = fits && (!self.is_place(seq) || self.is_worth_fetching(seq, len));
+        let len = self.reachable(seq, common.min(prompt.saturating_sub(1)));
+        let fits = !self.is_place(seq) || self.is_worth_fetching(seq, len);
         let more = slot.sent.saturating_sub(len);
         (len >= self.limits.min_reuse && fits).then_some(Candidate { seq, len, is_busy, more })
     }

@@ -2,7 +2,7 @@
 
 use mesh_engine::SeqId;
 
-use super::{Slot, Slots};
+use super::{Given, Slot, Slots};
 
 /// Of so many tokens that a place holds, one has to be of use for them to be fetched: they are copied all together.
 const FETCHED_FOR_ONE: u32 = 64;
@@ -14,8 +14,8 @@ const MOVED_WHEN_IDLE: u32 = 4096;
 /// What becomes of a slot that gives way.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::scheduler) struct Parked {
-    /// Places that were emptied for it.
-    pub(in crate::scheduler) dropped: Vec<SeqId>,
+    /// Checkpoints of the slot, and places, that made room for it.
+    pub(in crate::scheduler) given: Vec<Given>,
     /// Where it is now; `None`: it does not fit, and is where it was.
     pub(in crate::scheduler) place: Option<SeqId>,
 }
@@ -43,16 +43,26 @@ impl Slots {
         loop {
             let used: u32 = self.places().map(|place| self.sent(place)).sum();
             let free = self.places().find(|place| self.sent(*place) == 0);
-            if let Some(place) = free.filter(|_| used.saturating_add(len) <= self.limits.n_parked) {
+            let has_room = self.limits.cuts_back || self.has_room_for_state();
+            if let Some(place) = free.filter(|_| has_room && used.saturating_add(len) <= self.limits.n_parked) {
                 self.move_to(place, seq);
                 parked.place = Some(place);
                 return parked;
             }
             let held = self.places().filter(|place| self.sent(*place) > 0 && Some(*place) != protected);
             let oldest = held.min_by_key(|place| self.slots[place.0 as usize].used);
-            let Some(oldest) = oldest.filter(|_| may_drop) else { return parked };
-            self.empty(oldest);
-            parked.dropped.push(oldest);
+            match oldest.filter(|_| may_drop) {
+                Some(oldest) => {
+                    self.empty(oldest);
+                    parked.given.push(Given::Place(oldest));
+                }
+                // What it holds at its end is what goes on.
+                None if may_drop && !has_room => match self.forget_cheapest(seq) {
+                    Some(given) => parked.given.push(given),
+                    None => return parked,
+                },
+                None => return parked,
+            }
         }
     }
 
@@ -81,8 +91,8 @@ impl Slots {
 
     fn move_to(&mut self, place: SeqId, seq: SeqId) {
         self.index.remove(seq);
-        let Slot { tokens, sent, used, .. } = std::mem::take(&mut self.slots[seq.0 as usize]);
+        let Slot { tokens, sent, used, checkpoints, .. } = std::mem::take(&mut self.slots[seq.0 as usize]);
         self.index.insert(place, &tokens);
-        self.slots[place.0 as usize] = Slot { tokens, sent, used, ..Slot::default() };
+        self.slots[place.0 as usize] = Slot { tokens, sent, used, checkpoints, ..Slot::default() };
     }
 }
