@@ -292,9 +292,15 @@ fn token(text: &str) -> TokenId {
     TokenId((hash >> 33) as i32)
 }
 
-/// Texts in a template's source that look like special tokens: `<|x|>`, `<x>`, `[X]`.
+/// Texts in a template's source that look like special tokens: `<|x|>`, `<x>`, `[X]`; or that it sets as one, as in
+/// `bos_token = ']~b]'`.
 fn special_texts(source: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::from(["<s>".to_owned(), "</s>".to_owned()]);
+    for (at, name) in source.match_indices("_token") {
+        let value = source[at + name.len()..].trim_start().strip_prefix('=').map(str::trim_start);
+        let text = value.and_then(|value| value.strip_prefix('\'')?.split_once('\'')).map(|(text, _)| text);
+        found.extend(text.filter(|text| text.contains(['[', ']']) && text.len() < 40).map(str::to_owned));
+    }
     for (at, open) in source.char_indices().filter(|(_, c)| matches!(c, '<' | '[')) {
         let close = if open == '<' { '>' } else { ']' };
         let rest = &source[at + 1..];
@@ -311,7 +317,7 @@ fn special_texts(source: &str) -> BTreeSet<String> {
 
 /// Others are words of the model that its vocabulary has whole.
 fn is_control(text: &str) -> bool {
-    text == "<s>" || text == "</s>" || text.starts_with('[') || text.contains(['|', '｜'])
+    text == "<s>" || text == "</s>" || text.starts_with(['[', ']']) || text.contains(['|', '｜'])
 }
 
 /// Bytes with which both begin, whole characters.
