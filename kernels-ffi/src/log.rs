@@ -45,6 +45,10 @@ pub(crate) fn install() {
     unsafe { sys::llama_log_set(Some(on_log), std::ptr::null_mut()) };
 }
 
+/// What llama.cpp warns of without reason here: a context is larger than what the model was trained on because it holds the
+/// cells of all its sequences, none of which grows that long.
+const EXPECTED: &str = "possible training context overflow";
+
 /// Runs `call` and returns, beside its result, the error lines that llama.cpp logged on this thread meanwhile, joined
 /// by `; `.
 pub(crate) fn capture<R>(call: impl FnOnce() -> R) -> (R, String) {
@@ -139,8 +143,8 @@ fn cut(text: &str, room: usize) -> &str {
 fn emit(level: sys::ggml_log_level, line: &str) {
     match level {
         sys::GGML_LOG_LEVEL_ERROR => tracing::error!(target: "llama.cpp", "{line}"),
-        sys::GGML_LOG_LEVEL_WARN => tracing::warn!(target: "llama.cpp", "{line}"),
-        sys::GGML_LOG_LEVEL_INFO => tracing::debug!(target: "llama.cpp", "{line}"),
+        sys::GGML_LOG_LEVEL_WARN if !line.ends_with(EXPECTED) => tracing::warn!(target: "llama.cpp", "{line}"),
+        sys::GGML_LOG_LEVEL_WARN | sys::GGML_LOG_LEVEL_INFO => tracing::debug!(target: "llama.cpp", "{line}"),
         _ => tracing::trace!(target: "llama.cpp", "{line}"),
     }
 }

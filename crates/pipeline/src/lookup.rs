@@ -3,7 +3,8 @@
 //! Answers repeat what was said before: code that is edited, names, quotes, lists. Where the last [`GRAM`] tokens stood
 //! earlier in prompt or answer, what followed them there is expected to follow again. Every token that comes is held
 //! against what was expected, whether it was sent as a draft or not, so that how far to trust the expectation is known
-//! at no cost.
+//! at no cost. It is known by how much the two places have in common: in the middle of a copy hardly anything else comes,
+//! behind three tokens that were there before much does.
 //!
 //! Owns: the text and its index. Does not own: how many drafts are worth their computation (`scheduler/speculate.rs`).
 //! Start with [`Lookup::drafts`].
@@ -21,6 +22,9 @@ const CONTEXT: usize = 32;
 /// Weight of what was known, at each expectation that came true or did not.
 const MEMORY: f64 = 0.95;
 const NOWHERE: u32 = u32::MAX;
+/// Kinds of expectation: behind so many tokens in common or more, with what is taken to be known of them at first, how many
+/// came true of how many.
+const KINDS: [(usize, f64, f64); 3] = [(GRAM, 0.5, 1.5), (6, 1.5, 2.5), (12, 3.0, 3.5)];
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -32,6 +36,14 @@ pub(crate) struct Lookup {
     before: Vec<u32>,
     /// Where the next token is expected to be found.
     source: Option<usize>,
+    /// Tokens in common before it.
+    common: usize,
+    records: [Record; KINDS.len()],
+}
+
+/// Of one kind of expectation, lately.
+#[derive(Clone, Copy, Debug, Default)]
+struct Record {
     came_true: f64,
     expected: f64,
 }
@@ -44,11 +56,11 @@ impl Lookup {
             latest: HashMap::new(),
             before: vec![NOWHERE],
             source: None,
-            came_true: 0.0,
-            expected: 0.0,
+            common: 0,
+            records: Default::default(),
         };
         prompt.iter().for_each(|token| lookup.enter(*token));
-        lookup.source = lookup.find();
+        lookup.find();
         lookup
     }
 
@@ -56,14 +68,16 @@ impl Lookup {
     pub(crate) fn push(&mut self, token: TokenId) {
         let held = self.source.map(|source| self.tokens[source] == token);
         if let Some(held) = held {
-            self.came_true = self.came_true * MEMORY + f64::from(u8::from(held));
-            self.expected = self.expected * MEMORY + 1.0;
+            let record = &mut self.records[kind(self.common)];
+            record.came_true = record.came_true * MEMORY + f64::from(u8::from(held));
+            record.expected = record.expected * MEMORY + 1.0;
         }
         self.enter(token);
-        self.source = match (self.source, held) {
-            (Some(source), Some(true)) => Some(source + 1),
-            _ => self.find(),
-        };
+        if held == Some(true) {
+            (self.source, self.common) = (self.source.map(|source| source + 1), self.common + 1);
+        } else {
+            self.find();
+        }
     }
 
     /// At most `count` tokens that are expected to come next; none where nothing is.
@@ -79,9 +93,11 @@ impl Lookup {
         drafts
     }
 
-    /// How likely an expected token is to come, given that all before it did. Cautious before anything is known.
-    pub(crate) fn trust(&self) -> f64 {
-        (self.came_true + 0.5) / (self.expected + 1.5)
+    /// How likely the token is to come that is expected behind `ahead` others, given that those do.
+    pub(crate) fn trust(&self, ahead: usize) -> f64 {
+        let kind = kind(self.common + ahead);
+        let (Record { came_true, expected }, (_, of_these, at_first)) = (self.records[kind], KINDS[kind]);
+        (came_true + of_these) / (expected + at_first)
     }
 
     fn enter(&mut self, token: TokenId) {
@@ -95,8 +111,8 @@ impl Lookup {
         self.tokens.last_chunk().copied()
     }
 
-    /// The earlier place with the longest text in common with the end; of equals the latest.
-    fn find(&self) -> Option<usize> {
+    /// Expects what follows the earlier place with the longest text in common with the end; of equals the latest.
+    fn find(&mut self) {
         let places = std::iter::successors(self.earlier(self.tokens.len()), |place| self.earlier(*place));
         let mut best = None;
         for place in places.take(PLACES) {
@@ -105,7 +121,8 @@ impl Lookup {
                 best = Some((common, place));
             }
         }
-        best.map(|(_, place)| place)
+        self.common = best.map_or(0, |(common, _)| common);
+        self.source = best.map(|(_, place)| place);
     }
 
     fn earlier(&self, place: usize) -> Option<usize> {
@@ -117,6 +134,11 @@ impl Lookup {
         let (there, here) = (self.tokens[..place].iter().rev(), self.tokens.iter().rev());
         there.zip(here).take(CONTEXT).take_while(|(there, here)| there == here).count()
     }
+}
+
+/// The kind of an expectation behind so many tokens in common.
+fn kind(common: usize) -> usize {
+    KINDS.iter().rposition(|(from, ..)| common >= *from).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -166,13 +188,29 @@ mod tests {
     #[test]
     fn trust_follows_what_comes_true() {
         let mut lookup = Lookup::new(&tokens(&[1, 2, 3, 4, 1, 2, 3, 4]));
-        let first = lookup.trust();
+        let first = lookup.trust(0);
         (0..40).for_each(|i| lookup.push(TokenId(1 + i % 4)));
-        assert!(first < 0.5 && lookup.trust() > 0.9, "{first} {}", lookup.trust());
+        assert!(first < 0.5 && lookup.trust(0) > 0.9, "{first} {}", lookup.trust(0));
         for i in 0..200 {
             // Beginnings that were there, and always another end.
-            [1, 2, 3, 100 + i].into_iter().for_each(|token| lookup.push(TokenId(token)));
+            [1, 2, 3].into_iter().for_each(|token| lookup.push(TokenId(token)));
+            if i == 199 {
+                assert!(lookup.trust(0) < 0.2, "{}", lookup.trust(0));
+            }
+            lookup.push(TokenId(100 + i));
         }
-        assert!(lookup.trust() < 0.2, "{}", lookup.trust());
+    }
+
+    #[test]
+    fn the_middle_of_a_copy_is_trusted_more_than_its_beginning() {
+        let line: Vec<i32> = (1..40).collect();
+        let mut lookup = Lookup::new(&tokens(&[&line[..], &[1, 2, 3]].concat()));
+        let (near, far) = (lookup.trust(0), lookup.trust(20));
+        assert!(near < 0.5 && far > 0.8, "{near} {far}");
+        // Of eight expectations that far into the copy one fails, always the last.
+        for i in 0..50 {
+            (4..20).chain([100 + i]).chain(1..4).for_each(|token| lookup.push(TokenId(token)));
+        }
+        assert!((0.8..0.93).contains(&lookup.trust(20)), "{}", lookup.trust(20));
     }
 }

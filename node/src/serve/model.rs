@@ -116,6 +116,9 @@ impl ServedModel {
         let own = info.context_length;
         // A script is not bound to what weights were trained for.
         let most = if settings.scripted.is_some() { u32::MAX } else { own };
+        if let Some(asked) = context.filter(|asked| *asked > most) {
+            tracing::warn!(model = %settings.name, asked, "the context is {most} tokens: the model was made for no more");
+        }
         let context = context.unwrap_or(own.min(DEFAULT_CONTEXT)).min(most);
         let (availability, _) = watch::channel(Availability::Waiting("starting".to_owned()));
         let script = settings.scripted.as_deref().map(ModelScript::read).transpose()?;

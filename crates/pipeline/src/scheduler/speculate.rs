@@ -64,11 +64,10 @@ impl Scheduler {
         let left = run.spec.max_tokens.saturating_sub(run.generated + 1);
         let places = self.limits.n_ctx.saturating_sub(run.last_position() + 2);
         let most = LONGEST.min(room.drafts).min(left).min(places);
-        let trust = lookup.trust();
         let mut likely = 1.0;
         let mut count = 0;
         while count < most {
-            likely *= trust;
+            likely *= lookup.trust(count as usize);
             let StepCost { fixed, per_token } = self.cost;
             let pace = room.expected / (fixed + per_token * f64::from(room.tokens));
             if likely < MARGIN * per_token * pace {
