@@ -48,7 +48,7 @@ use mesh_types::{FinishReason, GenerateSpec, Logprobs, TokenId};
 
 use crate::pipeline::Config;
 use run::{Phase, Run};
-use slots::Slots;
+use slots::{Origin, Slots};
 
 pub(crate) use speculate::MAX_TOKENS;
 pub use speculate::StepCost;
@@ -185,6 +185,8 @@ struct Part {
     /// Of a run that was begun again: whether this is of its second try.
     afresh: bool,
     seq: SeqId,
+    /// Of the cells that it computes.
+    origin: Option<Origin>,
     want: Want,
     start: u32,
     /// Of the token that comes home; of the first of several.

@@ -183,13 +183,18 @@ impl Scheduler {
 
     fn close_slot(&mut self, seq: SeqId) {
         let kept = self.slots.retire(seq);
-        // The stages never hear of a run whose `Open` was not sent.
-        let is_open = |command: &Command| matches!(command, Command::Open(open) if open.seq == seq);
-        match self.commands.iter().position(is_open) {
-            Some(unsent) => drop(self.commands.remove(unsent)),
-            None if kept > 0 => self.commands.push_back(Command::Retain { seq, len: kept }),
-            None => self.commands.push_back(Command::Close { seq }),
+        match self.withdraw(seq) {
+            true => {}
+            false if kept > 0 => self.commands.push_back(Command::Retain { seq, len: kept }),
+            false => self.commands.push_back(Command::Close { seq }),
         }
+    }
+
+    /// Takes an `Open` back that was not sent: the stages never hear of that run. False: they have.
+    fn withdraw(&mut self, seq: SeqId) -> bool {
+        let is_open = |command: &Command| matches!(command, Command::Open(open) if open.seq == seq);
+        let unsent = self.commands.iter().position(is_open);
+        unsent.and_then(|unsent| self.commands.remove(unsent)).is_some()
     }
 
     /// The run goes back to the head of the queue, and is computed from its first token on.
@@ -205,6 +210,8 @@ impl Scheduler {
             self.commands.push_back(Command::Drop { place: self.slots.place(place) });
         }
         self.slots.release(seq);
+        self.withdraw(seq);
+        // What it was to build on may be there.
         self.commands.push_back(Command::Close { seq });
         self.end_followers(seq);
         self.make_room();

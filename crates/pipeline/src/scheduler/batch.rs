@@ -57,7 +57,7 @@ impl Scheduler {
             }
             flight.decode_tokens += len;
             let want = if drafts.is_empty() { Want::Token } else { Want::Verified };
-            add(batch, flight, (id, afresh), Segment { seq, start, len, want });
+            self.add(batch, flight, (id, afresh), Segment { seq, start, len, want });
             if let Some(part) = flight.parts.last_mut() {
                 (part.position, part.expected) = (start + 1, drafts);
             }
@@ -110,10 +110,12 @@ impl Scheduler {
             true => Want::Token,
             false => Want::Nothing,
         };
-        add(batch, flight, (id, run.afresh), Segment { seq, start: sent, len, want });
-        if let (true, Some(part)) = (scored, flight.parts.last_mut()) {
-            part.position = sent + 1;
-            part.expected = run.spec.prompt.iter().skip(sent as usize + 1).take(len as usize).copied().collect();
+        let afresh = run.afresh;
+        let expected =
+            scored.then(|| run.spec.prompt.iter().skip(sent as usize + 1).take(len as usize).copied().collect());
+        self.add(batch, flight, (id, afresh), Segment { seq, start: sent, len, want });
+        if let (Some(expected), Some(part)) = (expected, flight.parts.last_mut()) {
+            (part.position, part.expected) = (sent + 1, expected);
         }
         if !is_last {
             self.prefill.push_back(id);
@@ -136,10 +138,11 @@ impl Scheduler {
         })
         .count()
     }
-}
 
-fn add(batch: &mut MicroBatch, flight: &mut Flight, (run, afresh): (RunId, bool), segment: Segment) {
-    let Segment { seq, start, len, want } = segment;
-    batch.segments.push(segment);
-    flight.parts.push(Part { run, afresh, seq, want, start, position: start + len, expected: Vec::new() });
+    fn add(&self, batch: &mut MicroBatch, flight: &mut Flight, (run, afresh): (RunId, bool), segment: Segment) {
+        let Segment { seq, start, len, want } = segment;
+        let origin = self.slots.origin(seq);
+        batch.segments.push(segment);
+        flight.parts.push(Part { run, afresh, seq, origin, want, start, position: start + len, expected: Vec::new() });
+    }
 }

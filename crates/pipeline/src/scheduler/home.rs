@@ -5,6 +5,7 @@ use mesh_engine::{
 };
 use mesh_types::{FinishReason, Logprobs, TokenId};
 
+use super::run::Run;
 use super::{Event, Flight, Part, Progress, RunId, Scheduler};
 
 /// A drawn token.
@@ -212,13 +213,13 @@ impl Scheduler {
         }
     }
 
-    /// What the slot holds from the failed part on is uncertain, and so is what was copied of that.
+    /// What was computed from the failed part on is uncertain, whoever has it now: what is kept of it goes, and runs that
+    /// were to build on it begin again.
     fn part_failed(&mut self, part: &Part) {
-        if self.slots.owner(part.seq) != Some(part.run) {
-            return; // whoever has the slot now and built on this fails in turn
-        }
-        for copy in self.slots.kept_copies(part.seq, part.start) {
-            self.distrust_kept(copy, part.start);
+        for seq in self.slots.holders(part) {
+            if self.slots.run(seq).is_none() {
+                self.distrust_kept(seq, part.start);
+            }
         }
         match self.runs.get(&part.run) {
             Some(run) if run.afresh != part.afresh => {}
@@ -227,8 +228,19 @@ impl Scheduler {
                 self.slots.distrust(part.seq, part.start);
                 self.fail(part.run, GenerateError::Step("a stage reported a failure".to_owned()));
             }
-            None => self.distrust_kept(part.seq, part.start),
+            None => {}
         }
+        // Each takes its slot along, and whoever comes to build on another meanwhile is next.
+        while let Some(run) = self.builds_on(part) {
+            self.begin_again(run);
+        }
+    }
+
+    /// Another run that found a prefix which the failed part was to compute.
+    fn builds_on(&self, part: &Part) -> Option<RunId> {
+        let others = self.slots.holders(part).into_iter().filter_map(|seq| self.slots.run(seq));
+        let begins = |run: &RunId| self.runs.get(run).is_some_and(Run::may_begin_again);
+        others.filter(|run| *run != part.run).find(begins)
     }
 
     /// Gives a drawn token to its run.

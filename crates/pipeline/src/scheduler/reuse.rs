@@ -311,6 +311,29 @@ fn what_a_failed_step_may_have_lost_is_not_used() {
     assert_eq!(bench.ask(&long, 5), 8, "what the first chunk computed");
 }
 
+/// A run is cancelled with a chunk under way; another takes its slot over and is cancelled before it sends anything, and
+/// a third has a copy. Then the chunk fails.
+#[test]
+fn who_was_to_build_on_a_step_that_failed_builds_on_nothing() {
+    let mut bench = Bench::new(Limits { depth: 1, ..LIMITS });
+    let first = bench.submit(&prompt(&[(0, 30)]), 5);
+    bench.step();
+    bench.send();
+    bench.scheduler.cancel(first);
+    let heir = bench.submit(&prompt(&[(0, 16), (50, 55)]), 5);
+    let third = prompt(&[(0, 16), (60, 65)]);
+    let copy = bench.submit(&third, 5);
+    bench.scheduler.cancel(heir);
+    let failure = bench.model.fail().expect("the second chunk");
+    bench.scheduler.failure(&failure).expect("its turn");
+    assert_eq!(bench.scheduler.slots.held(SeqId(0)), prompt(&[(0, 8)]), "what the first chunk computed");
+    let [(said, cached)] = bench.settle([copy]);
+    assert_eq!((said, cached), (answer(&third, 5), 0));
+    for seq in 0..LIMITS.n_seq {
+        assert_eq!(bench.model.held(seq), bench.scheduler.slots.held(SeqId(seq)), "slot {seq}");
+    }
+}
+
 #[test]
 fn short_things_are_not_kept() {
     let mut bench = Bench::new(LIMITS);

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use mesh_engine::SeqId;
 use mesh_types::TokenId;
 
-use super::{Limits, RunId};
+use super::{Limits, Part, RunId};
 use crate::prefix::PrefixIndex;
 
 mod checkpoints;
@@ -29,7 +29,7 @@ pub(super) struct Slots {
     now: u64,
     /// Tokens of decoding sequences computed so far.
     decoded: u64,
-    next_origin: u64,
+    next_origin: Origin,
     next_checkpoint: u64,
 }
 
@@ -37,8 +37,6 @@ pub(super) struct Slots {
 struct Slot {
     /// Who computes on it.
     run: Option<RunId>,
-    /// Who computed what it holds.
-    owner: Option<RunId>,
     /// Tokens of its positions: those computed or under way, and behind them what is still to be sent of a prompt.
     tokens: Vec<TokenId>,
     /// Positions computed or under way.
@@ -53,10 +51,13 @@ struct Slot {
     idle_since: u64,
 }
 
+/// Counts what was computed in one go.
+pub(super) type Origin = u64;
+
 /// Positions that were computed in one go: a copy shares those cells.
 #[derive(Clone, Copy, Debug)]
 struct Span {
-    origin: u64,
+    origin: Origin,
     start: u32,
 }
 
@@ -112,9 +113,9 @@ impl Slots {
         self.slots[seq.0 as usize].run
     }
 
-    /// Who computed what the slot holds.
-    pub(super) fn owner(&self, seq: SeqId) -> Option<RunId> {
-        self.slots[seq.0 as usize].owner
+    /// Of what is computed on the slot now.
+    pub(super) fn origin(&self, seq: SeqId) -> Option<Origin> {
+        self.slots[seq.0 as usize].spans.last().map(|span| span.origin)
     }
 
     /// Positions computed or under way.
@@ -165,7 +166,7 @@ impl Slots {
             self.touch(seq);
         }
         let slot = &mut self.slots[plan.seq.0 as usize];
-        (slot.run, slot.owner, slot.reserved) = (Some(run), Some(run), need);
+        (slot.run, slot.reserved) = (Some(run), need);
         slot.tokens = prompt.to_vec();
         let from = plan.from.unwrap_or(plan.seq);
         if is_there {
@@ -248,11 +249,11 @@ impl Slots {
         len
     }
 
-    /// Other slots without a run that hold a copy of what `seq` has behind its first `len` positions.
-    pub(super) fn kept_copies(&self, seq: SeqId, len: u32) -> Vec<SeqId> {
-        let Some(Span { origin, .. }) = self.slots[seq.0 as usize].spans.last().copied() else { return Vec::new() };
-        let holds = |slot: &Slot| slot.sent > len && slot.spans.iter().any(|span| span.origin == origin);
-        self.idle().filter(|other| *other != seq && holds(&self.slots[other.0 as usize])).collect()
+    /// Slots that hold something of what `part` and those behind it compute, copies included.
+    pub(super) fn holders(&self, part: &Part) -> Vec<SeqId> {
+        let Some(origin) = part.origin else { return Vec::new() };
+        let holds = |slot: &Slot| slot.reach(origin).is_some_and(|reach| reach > part.start);
+        (0..self.limits.n_seq).map(SeqId).filter(|seq| holds(&self.slots[seq.0 as usize])).collect()
     }
 
     /// The run on the slot is over, and nothing is kept.
@@ -265,7 +266,7 @@ impl Slots {
     fn clear(&mut self, seq: SeqId) {
         self.index.remove(seq);
         let slot = &mut self.slots[seq.0 as usize];
-        *slot = Slot { run: slot.run, owner: slot.run, reserved: slot.reserved, used: slot.used, ..Slot::default() };
+        *slot = Slot { run: slot.run, reserved: slot.reserved, used: slot.used, ..Slot::default() };
     }
 
     fn cut(&mut self, seq: SeqId, len: u32) {
@@ -361,6 +362,12 @@ impl Slots {
 }
 
 impl Slot {
+    /// How far cells of this origin reach, if it has any.
+    fn reach(&self, origin: Origin) -> Option<u32> {
+        let at = self.spans.iter().position(|span| span.origin == origin)?;
+        Some(self.spans.get(at + 1).map_or(self.sent, |next| next.start.min(self.sent)))
+    }
+
     /// What it holds once its run, if any, has grown as far as it may.
     fn grown(&self) -> (&[Span], u32) {
         (&self.spans, if self.run.is_some() { self.reserved } else { self.sent })
@@ -370,7 +377,7 @@ impl Slot {
 /// Cells that sequences of these lengths take together: those of one origin are there once.
 fn cells_of<'a>(sequences: impl Iterator<Item = (&'a [Span], u32)>) -> u32 {
     // From the position at which they begin: how far cells of one origin reach.
-    let mut reach: HashMap<u64, (u32, u32)> = HashMap::new();
+    let mut reach: HashMap<Origin, (u32, u32)> = HashMap::new();
     for (spans, len) in sequences {
         let ends = spans.iter().skip(1).map(|span| span.start).chain([len]);
         for (span, end) in spans.iter().zip(ends) {
