@@ -33,7 +33,7 @@ pub use error::ChatError;
 pub use format::{CallMarks, Format};
 pub use grammar::{Demand, Enforced, Unenforceable};
 pub use ledger::Ledger;
-pub use parse::{Turn, TurnEvent, TurnOptions, TurnParser};
+pub use parse::{Ending, Turn, TurnEvent, TurnOptions, TurnParser};
 pub use prompt::{Fragment, SpecialTokens};
 pub use stop::{StopScanner, Stopped};
 pub use template::{Arguments, ChatTemplate, RenderInput, TemplateOrigin};

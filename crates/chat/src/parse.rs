@@ -8,6 +8,7 @@
 //! Start with [`TurnParser`].
 
 mod call_json;
+mod ending;
 mod harmony;
 pub(crate) mod json;
 pub(crate) mod marked;
@@ -21,6 +22,7 @@ use crate::capability::Strategy;
 use crate::format::{EMULATED, PROSE, Syntax};
 use crate::tools::Offered;
 
+pub use ending::Ending;
 pub(crate) use harmony::MARKERS as HARMONY_MARKERS;
 pub(crate) use out::{THINKING, nine};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::{Stream, stream};
 use mesh_chat::ledger::{PromptMark, Said};
-use mesh_chat::{Detokenizer, Enforced, StopScanner, Turn, TurnEvent, TurnOptions, TurnParser};
+use mesh_chat::{Detokenizer, Ending, Enforced, StopScanner, Turn, TurnEvent, TurnOptions, TurnParser};
 use mesh_engine::{GenerateError, Generation, TokenEvent};
 use mesh_proto::convert::finished;
 use mesh_proto::v1;
@@ -32,7 +32,7 @@ pub struct Answer {
     ready: VecDeque<Event>,
     /// The prompt, which is said once it is known how likely its tokens are.
     echo: Option<Echo>,
-    calls: usize,
+    ending: Ending,
     usage: Usage,
     thinking: Thinking,
     /// For the ledger: what it answers, its tokens, and what the client is told. `None`: it is not to be remembered.
@@ -118,7 +118,7 @@ impl Answer {
             parser,
             ready,
             echo,
-            calls: 0,
+            ending: Ending::default(),
             usage: Usage { prompt_tokens, ..Usage::default() },
             thinking: Thinking::default(),
             remembered: prompt.mark.map(|prompt| Remembered { prompt, said: Said::default(), turn: Turn::default() }),
@@ -207,11 +207,8 @@ impl Answer {
         self.usage.reasoning_tokens = self.thinking.end(&events);
         taken.events.extend(events);
         taken.is_complete = true;
-        let begun = taken.events.iter().filter(|event| matches!(event, TurnEvent::Call { .. })).count();
-        let reason = match reason {
-            FinishReason::Stop if self.calls + begun > 0 => FinishReason::ToolCalls,
-            reason => reason,
-        };
+        self.ending.take(&taken.events);
+        let reason = self.ending.reason(reason);
         let stop = self.stops.matched().map(str::to_owned);
         taken.last = Some(Event::Finished(v1::Finished { stop, ..finished(reason, self.usage) }));
     }
@@ -256,6 +253,9 @@ impl Answer {
     /// Queues what was taken: the tokens with the first text, then the rest in order.
     fn say(&mut self, taken: Taken) {
         self.remember(&taken);
+        if !taken.is_complete {
+            self.ending.take(&taken.events);
+        }
         let mut events = taken.events.into_iter().peekable();
         if !taken.tokens.is_empty() {
             let text = match events.next_if(|event| matches!(event, TurnEvent::Content(_))) {
@@ -266,10 +266,7 @@ impl Answer {
             let (position, logprobs) = (taken.position, taken.logprobs);
             self.ready.push_back(Event::Delta(v1::Delta { text, tokens, position, logprobs }));
         }
-        for event in events {
-            self.calls += usize::from(matches!(event, TurnEvent::Call { .. }));
-            self.ready.push_back(on_wire(event));
-        }
+        self.ready.extend(events.map(on_wire));
         self.ready.extend(taken.last);
     }
 }

@@ -1,6 +1,6 @@
 //! What `template parse` prints.
 
-use mesh_chat::{Capability, ChatTemplate, Detokenizer, Turn, TurnEvent, TurnOptions, TurnParser};
+use mesh_chat::{Capability, ChatTemplate, Detokenizer, Ending, Turn, TurnEvent, TurnOptions, TurnParser};
 use mesh_types::{FinishReason, Message};
 use serde_json::{Value, json};
 
@@ -72,16 +72,18 @@ fn events(parser: &mut TurnParser, pieces: &[Vec<u8>], reason: FinishReason) -> 
     (events, reason)
 }
 
-fn finish_reason(reason: FinishReason, has_calls: bool) -> &'static str {
-    match reason {
+fn finish_reason(events: &[Vec<TurnEvent>], reason: FinishReason) -> &'static str {
+    let mut ending = Ending::default();
+    ending.take(events.iter().flatten());
+    match ending.reason(reason) {
         FinishReason::Length => "length",
         FinishReason::ToolCalls => "tool_calls",
-        FinishReason::Stop if has_calls => "tool_calls",
         FinishReason::Stop => "stop",
     }
 }
 
 fn message(events: Vec<Vec<TurnEvent>>, reason: FinishReason) -> String {
+    let finish_reason = finish_reason(&events, reason);
     let mut turn = Turn::default();
     turn.extend(events.into_iter().flatten());
     let is_silent = turn.content.is_empty() && (!turn.calls.is_empty() || !turn.reasoning.is_empty());
@@ -96,16 +98,15 @@ fn message(events: Vec<Vec<TurnEvent>>, reason: FinishReason) -> String {
         };
         message["tool_calls"] = turn.calls.iter().map(call).collect();
     }
-    format!("{}\n", json!({"message": message, "finish_reason": finish_reason(reason, !turn.calls.is_empty())}))
+    format!("{}\n", json!({"message": message, "finish_reason": finish_reason}))
 }
 
 fn stream(events: &[Vec<TurnEvent>], reason: FinishReason) -> String {
-    let has_calls = events.iter().flatten().any(|event| matches!(event, TurnEvent::Call { .. }));
     let mut out = line(json!({"role": "assistant", "content": ""}), None);
     for event in events.iter().flatten() {
         out += &line(delta(event), None);
     }
-    out += &line(json!({}), Some(finish_reason(reason, has_calls)));
+    out += &line(json!({}), Some(finish_reason(events, reason)));
     out + "data: [DONE]\n\n"
 }
 
@@ -172,6 +173,8 @@ mod tests {
         assert_eq!(call["message"]["tool_calls"][0]["type"], "function");
         assert_eq!(parsed(&[b"<think>Hm"], FinishReason::Length)["message"]["reasoning_content"], "Hm");
         assert_eq!(parsed(&[b"Cut o"], FinishReason::Length)["finish_reason"], "length");
+        assert_eq!(parsed(&[CALL], FinishReason::Length)["finish_reason"], "tool_calls");
+        assert_eq!(parsed(&[&CALL[..CALL.len() / 2]], FinishReason::Length)["finish_reason"], "length");
         assert_eq!(parsed(&[], FinishReason::Stop)["message"]["content"], "");
     }
 
