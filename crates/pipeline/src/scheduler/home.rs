@@ -64,7 +64,7 @@ impl Scheduler {
         let Flight { prompt_tokens, decode_tokens, .. } = *flight;
         self.in_flight.pop_front();
         let generated_tokens = outcomes.into_iter().map(|outcome| self.take_outcome(outcome)).sum();
-        self.park_idle(decode_tokens);
+        self.park_idle(prompt_tokens + decode_tokens);
         Ok(Progress { prompt_tokens, generated_tokens, decode_tokens })
     }
 

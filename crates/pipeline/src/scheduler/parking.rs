@@ -1,7 +1,7 @@
 //! What slots hold moves to the host and back.
 //!
 //! Every token that is computed looks at all cells in use, and runs need cells: so what is idle leaves the cache where a
-//! run needs its slot or its cells, or when others have decoded for a while. On the host it costs memory alone.
+//! run needs its slot or its cells, or when others have computed for a while. On the host it costs memory alone.
 
 use mesh_engine::{Command, SeqId};
 
@@ -17,10 +17,16 @@ impl Scheduler {
         }
     }
 
-    /// `tokens` of decoding sequences were computed: one slot that is idle for long leaves, if there is room.
+    /// `tokens` were computed: slots that are idle for long leave, as many as others can wait for. What has been on the
+    /// host for longest gives way to them.
     pub(super) fn park_idle(&mut self, tokens: u32) {
-        if let Some(seq) = self.slots.decoded(tokens) {
-            self.park(seq, None, false);
+        self.slots.computed(tokens);
+        let mut moved = 0;
+        while let Some(seq) = self.slots.idle_for_long(moved) {
+            moved += self.slots.sent(seq);
+            if !self.park(seq, None, true) {
+                return;
+            }
         }
     }
 

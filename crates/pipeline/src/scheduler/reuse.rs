@@ -282,6 +282,14 @@ fn what_is_idle_for_long_leaves_the_cache() {
     bench.ask(&prompt(&[(200, 210)]), 300);
     assert_eq!(bench.scheduler.slots.held(SeqId(0)).len(), 0);
     assert_eq!(bench.ask(&next_turn(&prompt(&[(0, 20)]), 5, (300, 305)), 3), 24);
+    // A prompt's tokens look at all cells as well. Of two, the host has room for the one used last.
+    let mut bench = Bench::new(Limits { n_parked: 40, ..limits });
+    let idle = [prompt(&[(0, 20)]), prompt(&[(100, 120)])];
+    idle.iter().for_each(|prompt| assert_eq!(bench.ask(prompt, 5), 0));
+    bench.ask(&prompt(&[(200, 500)]), 2);
+    assert_eq!([0, 1].map(|seq| bench.scheduler.slots.held(SeqId(seq)).len()), [0, 0]);
+    assert_eq!(bench.ask(&next_turn(&idle[1], 5, (600, 605)), 3), 24);
+    assert_eq!(bench.ask(&next_turn(&idle[0], 5, (600, 605)), 3), 0);
 }
 
 #[test]

@@ -27,8 +27,8 @@ pub(super) struct Slots {
     limits: Limits,
     /// Counts what was done to slots: the time by which the least recently used is found.
     now: u64,
-    /// Tokens of decoding sequences computed so far.
-    decoded: u64,
+    /// Tokens computed so far.
+    computed: u64,
     next_origin: Origin,
     next_checkpoint: u64,
 }
@@ -47,7 +47,7 @@ struct Slot {
     /// In order of their lengths.
     checkpoints: Vec<Checkpoint>,
     used: u64,
-    /// What was decoded in all when its run was over.
+    /// What was computed in all when its run was over.
     idle_since: u64,
 }
 
@@ -92,7 +92,7 @@ impl Slots {
             index: PrefixIndex::default(),
             limits,
             now: 0,
-            decoded: 0,
+            computed: 0,
             next_origin: 0,
             next_checkpoint: 0,
         }
@@ -229,7 +229,7 @@ impl Slots {
             return 0;
         }
         self.slots[seq.0 as usize].run = None;
-        self.slots[seq.0 as usize].idle_since = self.decoded;
+        self.slots[seq.0 as usize].idle_since = self.computed;
         self.cut(seq, sent);
         self.touch(seq);
         sent

@@ -6,9 +6,9 @@ use super::{Given, Slot, Slots};
 
 /// Of so many tokens that a place holds, one has to be of use for them to be fetched: they are copied all together.
 const FETCHED_FOR_ONE: u32 = 64;
-/// A slot is idle for long when so many tokens were decoded meanwhile: each of these looked at its cells.
+/// A slot is idle for long when so many tokens were computed meanwhile: each of these looked at its cells.
 const IDLE: u64 = 256;
-/// More tokens than this are not moved but to make room: others would wait for the copy.
+/// More tokens than this are not moved at a time but to make room: others would wait for the copy.
 const MOVED_WHEN_IDLE: u32 = 4096;
 
 /// What becomes of a slot that gives way.
@@ -66,14 +66,19 @@ impl Slots {
         }
     }
 
-    /// `tokens` of decoding sequences were computed. Returns a slot that has been idle for long meanwhile.
-    pub(in crate::scheduler) fn decoded(&mut self, tokens: u32) -> Option<SeqId> {
-        self.decoded += u64::from(tokens);
+    /// `tokens` were computed, each of which looked at all cells in use.
+    pub(in crate::scheduler) fn computed(&mut self, tokens: u32) {
+        self.computed += u64::from(tokens);
+    }
+
+    /// A slot that has been idle for long, and can be moved when `moved` tokens were already.
+    pub(in crate::scheduler) fn idle_for_long(&self, moved: u32) -> Option<SeqId> {
         let is_idle = |seq: &SeqId| {
             let Slot { sent, idle_since, .. } = &self.slots[seq.0 as usize];
-            (1..=MOVED_WHEN_IDLE).contains(sent) && idle_since + IDLE <= self.decoded
+            let fits = (self.limits.min_reuse..=self.limits.n_parked).contains(sent);
+            fits && moved.saturating_add(*sent) <= MOVED_WHEN_IDLE && idle_since + IDLE <= self.computed
         };
-        self.idle().find(is_idle)
+        self.idle().filter(is_idle).min_by_key(|seq| self.slots[seq.0 as usize].used)
     }
 
     /// Forgets what a slot without a run, or a place, holds.
