@@ -17,6 +17,9 @@ const MAX_LINE: usize = 2048;
 const MAX_SIZES: usize = 256;
 /// Error lines kept by [`capture`].
 const MAX_CAPTURED: usize = 8;
+/// How a warning ends that is none here: a context is larger than what the model was trained on because it holds the cells
+/// of all its sequences, none of which grows that long.
+const EXPECTED: &str = "possible training context overflow";
 
 /// A buffer that llama.cpp said it made.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,10 +47,6 @@ pub(crate) fn install() {
     // SAFETY: `on_log` is a function for the life of the process and uses no user data.
     unsafe { sys::llama_log_set(Some(on_log), std::ptr::null_mut()) };
 }
-
-/// What llama.cpp warns of without reason here: a context is larger than what the model was trained on because it holds the
-/// cells of all its sequences, none of which grows that long.
-const EXPECTED: &str = "possible training context overflow";
 
 /// Runs `call` and returns, beside its result, the error lines that llama.cpp logged on this thread meanwhile, joined
 /// by `; `.

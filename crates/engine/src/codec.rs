@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Nothing is allocated for a length that the local [`Limits`] do not allow, for a text not more than a small multiple of
-//! what its header could hold, and no body is read that its header does
-//! not account for. What is decoded is well formed, but not yet checked against a stage: stages do that
-//! ([`crate::MicroBatch::check`]), and for results [`crate::StepResult::check`] is there.
+//! what its header could hold, and no body is read that its header does not account for. What is decoded is well formed,
+//! but not yet checked against a stage: stages do that ([`crate::MicroBatch::check`]), and for results
+//! [`crate::StepResult::check`] is there.
 //!
 //! Owns: the byte format. Does not own: sockets, order, what a frame means. Start with [`write()`] and [`read`].
 

@@ -15,7 +15,8 @@ use crate::frame::{DrawFailure, Frame, MicroBatch, Output, Rows, Segment, SeqId,
 
 pub(super) const PREFIX_LEN: usize = 24;
 const MAGIC: [u8; 4] = *b"MSF1";
-/// No header is longer, whatever a stage's numbers would allow: room for the ids of six million tokens.
+/// No header of a stage is longer, whatever its numbers would allow: room for the ids of six million tokens. A longer one
+/// would not be decoded.
 pub(super) const MAX_HEADER: u32 = 32 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,11 +51,10 @@ impl Prefix {
         };
         let (session, header_len) = (word(8), word(12));
         let body_len = u64::from(word(16)) | u64::from(word(20)) << 32;
-        if header_len > limits.header.min(MAX_HEADER) || body_len > limits.body {
+        if header_len > limits.header || body_len > limits.body {
             return invalid(format!(
                 "a header of {header_len} and a body of {body_len} bytes, where at most {} and {} belong",
-                limits.header.min(MAX_HEADER),
-                limits.body
+                limits.header, limits.body
             ));
         }
         Ok(Self { kind, session, header_len, body_len })
