@@ -34,7 +34,8 @@ cached:
 | two threads | 1 of 8 | 2 of 8 |
 
 So a seed repeats its text where nothing else runs, with `--flash-attn off` if stages have several threads, as long as the
-answer stands at the same place in the cache. Where other conversations are kept beside it, it may come to stand elsewhere: of
+answer stands at the same place in the cache. Where other conversations are kept beside it, or it was moved to the host and
+back meanwhile, it may come to stand elsewhere: of
 8 prompts that were asked three times each, on one thread and alone, 3 gave one text all three times, and the others parted
 after their first tokens. Under load a seed does not repeat its text: llama.cpp's kernels are not batch-invariant there. At
 temperature 0, only what is nearly a tie can turn.
