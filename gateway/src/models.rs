@@ -32,11 +32,10 @@ fn loading(model: &Served<'_>) -> Loading {
 ///
 /// # Errors
 /// Why the model does not answer.
-pub(crate) fn one(view: &MeshView, id: &str, created: u64) -> Result<Response<ResponseBody>, ApiError> {
-    let id = ModelId::new(id);
-    choose(view, &id).map_err(Fault::from)?;
+pub(crate) fn one(view: &MeshView, id: &ModelId, created: u64) -> Result<Response<ResponseBody>, ApiError> {
+    choose(view, id).map_err(Fault::from)?;
     let models = served(view);
-    let model = models.iter().find(|model| *model.name == id && model.is_ready());
+    let model = models.iter().find(|model| model.name == id && model.is_ready());
     model.map(|model| json(&entry(model, created))).ok_or_else(|| Fault::unavailable("the model is gone").into())
 }
 

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mesh_types::{MeshView, PeerId};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use mesh_types::{MeshView, ModelId, PeerId};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
@@ -13,6 +15,10 @@ use tonic::transport::Channel;
 pub trait Peers: Send + Sync + 'static {
     /// The mesh as this node sees it, now and on every change.
     fn view(&self) -> watch::Receiver<Arc<MeshView>>;
+
+    /// Whether a present node lists `model`. Where the view tells of none, other members are asked for a short time, and
+    /// whoever lists it is in the view afterwards.
+    fn find<'a>(&'a self, model: &'a ModelId) -> BoxFuture<'a, bool>;
 
     /// How old each peer's last status is.
     fn ages(&self) -> HashMap<PeerId, Duration>;
@@ -27,9 +33,25 @@ pub trait Peers: Send + Sync + 'static {
     fn derive_key(&self, purpose: &str) -> [u8; 32];
 }
 
+/// The view in which to look for `model`: before it is missing, it has been looked for beyond the view.
+///
+/// # Cancel safety
+/// May be dropped.
+pub(crate) async fn view_for(peers: &dyn Peers, model: &ModelId) -> Arc<MeshView> {
+    let view = peers.view().borrow().clone();
+    if view.lists(model) || !peers.find(model).await {
+        return view;
+    }
+    peers.view().borrow().clone()
+}
+
 impl Peers for mesh_mesh::Mesh {
     fn view(&self) -> watch::Receiver<Arc<MeshView>> {
         Self::view(self)
+    }
+
+    fn find<'a>(&'a self, model: &'a ModelId) -> BoxFuture<'a, bool> {
+        Self::find(self, model).boxed()
     }
 
     fn ages(&self) -> HashMap<PeerId, Duration> {

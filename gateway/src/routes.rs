@@ -7,7 +7,7 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::{HeaderName, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use mesh_openai::{ApiError, Dialect};
-use mesh_types::RequestId;
+use mesh_types::{ModelId, RequestId};
 use tokio::sync::Semaphore;
 use tracing::Instrument as _;
 
@@ -16,7 +16,7 @@ use crate::balance::Balancer;
 use crate::body::{self, ResponseBody, Shape};
 use crate::config::{ApiKey, Limits};
 use crate::metrics::Metrics;
-use crate::peers::Peers;
+use crate::peers::{self, Peers};
 use crate::seal::MeshSeal;
 use crate::ticket::{Outcome, Ticket};
 use crate::upstream::Upstream;
@@ -169,7 +169,10 @@ impl Shared {
                 Ok(body::json(StatusCode::OK, document.to_string().into_bytes()))
             }
             Resource::Models => Ok(models::list(&view, self.started)),
-            Resource::Model(name) => models::one(&view, &name, self.started),
+            Resource::Model(name) => {
+                let id = ModelId::new(name);
+                models::one(&*peers::view_for(&*self.peers, &id).await, &id, self.started)
+            }
             asked => self.post(asked, request, id).await,
         }
     }

@@ -25,7 +25,7 @@ use tonic::{Code, Status, Streaming};
 
 use crate::balance::{Balancer, Sent};
 use crate::config::Limits;
-use crate::peers::Peers;
+use crate::peers::{self, Peers};
 
 use event::Reader;
 
@@ -73,7 +73,7 @@ impl Upstream {
     /// # Cancel safety
     /// Dropping it cancels the call.
     pub(crate) async fn open(&self, chat: &ChatRequest, preferred: Option<&PeerId>) -> Result<Run, Fault> {
-        let view = self.peers.view().borrow().clone();
+        let view = peers::view_for(&*self.peers, &chat.model).await;
         let prefixes = Prefixes::of(chat);
         let mut choice = self.balancer.choose(&view, chat, &prefixes)?;
         tracing::debug!(%choice, "replicas");
@@ -299,7 +299,7 @@ async fn ask<T>(
     limits: &Limits,
     call: impl Fn(InferenceClient<Channel>) -> BoxFuture<'static, Result<tonic::Response<T>, Status>>,
 ) -> Result<T, Fault> {
-    let view = peers.view().borrow().clone();
+    let view = peers::view_for(peers, model).await;
     let mut first_fault = None;
     for candidate in mesh_routing::choose(&view, model)?.candidates.iter().take(MAX_ATTEMPTS) {
         let (name, presence) = (&candidate.name, peers.presence(&candidate.peer));

@@ -1,8 +1,10 @@
 //! The running mesh: one task that drives the libp2p swarm, and the handle through which the other rooms use it.
 //!
-//! [`Mesh`] is the handle. [`state`] is what it shares with the tasks, [`swarm`] the one that drives libp2p,
-//! [`dialer`] whom that dials, [`paths`] how they are reached, [`lan`] who is found without being told of, [`copies`] who is there twice, [`table`] what is known of peers, [`links`] and [`grpc`] the streams to them,
-//! [`membership_service`] what peers tell each other, [`own`] and [`telling`] what this node does and when.
+//! [`Mesh`] is the handle. [`state`] is what it shares with the tasks, [`swarm`] the one that drives libp2p and
+//! [`behaviour`] what it drives, [`dialer`] whom that dials, [`paths`] how they are reached, [`lan`] who is found without
+//! being told of, [`leaders`] and [`search`] whom to ask for a model, [`copies`] who is there twice, [`table`] what is
+//! known of peers, [`links`] and [`grpc`] the streams to them, [`membership_service`] what peers tell each other, [`own`]
+//! and [`telling`] what this node does and when.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use libp2p::Multiaddr;
 use mesh_proto::v1;
-use mesh_types::{ByteSize, ErrorClass, MeshView, ModelView, PeerId, PeerState, Speed, StageView};
+use mesh_types::{ByteSize, MeshView, ModelId, ModelView, PeerId, PeerState, Speed, StageView};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -24,11 +26,14 @@ use crate::token::MeshId;
 use crate::weights::{self, WeightSource};
 use crate::{Identity, JoinToken, Membership, address, identity};
 
+mod behaviour;
 mod copies;
 mod dialer;
+mod error;
 mod grpc;
 mod joining;
 mod lan;
+mod leaders;
 mod left_out;
 pub(crate) mod links;
 mod membership_service;
@@ -36,6 +41,7 @@ mod own;
 mod paths;
 mod reason;
 mod renewal;
+mod search;
 pub(crate) mod stall;
 mod state;
 mod swarm;
@@ -44,6 +50,7 @@ mod telling;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use error::MeshError;
 use links::Links;
 use state::{Core, Parts, Tasks};
 
@@ -116,51 +123,6 @@ pub struct PeerRecord {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller(pub PeerId);
 
-/// Why a mesh did not start or could not be joined.
-#[derive(Debug, thiserror::Error)]
-pub enum MeshError {
-    /// Nobody at the token's addresses could be joined: what was tried, and what happened there.
-    #[error("could not join the mesh: {0}")]
-    NoRoute(String),
-    /// The listen address cannot be used.
-    #[error("cannot listen on {address}: {reason}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// Why not.
-        reason: String,
-    },
-    /// The mesh's new secret could not be made or kept.
-    #[error("the token was not replaced: {0}")]
-    Rotate(String),
-    /// The system's network facilities are not there.
-    #[error("cannot start the network: {0}")]
-    Network(#[from] std::io::Error),
-}
-
-impl MeshError {
-    /// The class that policy looks at.
-    pub fn class(&self) -> ErrorClass {
-        match self {
-            Self::NoRoute(_) => ErrorClass::Unavailable,
-            Self::Listen { .. } => ErrorClass::InvalidRequest,
-            Self::Network(_) | Self::Rotate(_) => ErrorClass::Internal,
-        }
-    }
-
-    fn listen(address: SocketAddr, why: &std::io::Error) -> Self {
-        let reason = match why.kind() {
-            std::io::ErrorKind::AddrInUse => {
-                "another program is using that port; stop it, or choose another with --listen".to_owned()
-            }
-            std::io::ErrorKind::AddrNotAvailable if address.ip().is_unspecified() => why.to_string(),
-            std::io::ErrorKind::AddrNotAvailable => "no interface of this host has that address".to_owned(),
-            _ => why.to_string(),
-        };
-        Self::Listen { address, reason }
-    }
-}
-
 /// Handle of the running mesh; clones are the same mesh.
 #[derive(Clone)]
 pub struct Mesh {
@@ -175,23 +137,24 @@ impl Mesh {
     /// [`MeshError::Listen`], which names the address.
     pub async fn start(config: Config) -> Result<Self, MeshError> {
         let door = door(&config.identity, &config.membership);
-        Self::start_with(config, door).await
+        Self::start_with(config, door, dialer::MAX_TARGETS).await
     }
 
-    async fn start_with(config: Config, door: Door) -> Result<Self, MeshError> {
+    /// Looks for `room` peers at most by itself.
+    async fn start_with(config: Config, door: Door, room: usize) -> Result<Self, MeshError> {
         let door = Arc::new(door);
         let connections = TaskTracker::new();
         let spawner = connections.clone();
         let mut process = [0; 8];
         getrandom::fill(&mut process).map_err(|error| MeshError::Network(std::io::Error::other(error)))?;
         let agent = copies::agent(&config.version, u64::from_be_bytes(process));
-        let swarm = swarm::build(&config.identity, door.clone(), agent, move |task| _ = spawner.spawn(task))?;
-        let swarm::Listening { swarm, address } = swarm::listen(swarm, config.listen).await?;
+        let swarm = behaviour::build(&config.identity, door.clone(), agent, move |task| _ = spawner.spawn(task))?;
+        let behaviour::Listening { swarm, address } = behaviour::listen(swarm, config.listen).await?;
         let (commands, inbox) = mpsc::channel(COMMANDS);
         let searches_lan = config.searches_lan();
-        let parts = Parts { control: swarm::control(&swarm), tasks: Tasks::new(connections), commands, door };
+        let parts = Parts { control: behaviour::control(&swarm), tasks: Tasks::new(connections), commands, door };
         let core = Core::new(config, address, parts);
-        core.tasks.own.spawn(swarm::Driver::new(core.clone(), swarm, inbox).run());
+        core.tasks.own.spawn(swarm::Driver::new(core.clone(), swarm, inbox, room).run());
         let serving = core.clone();
         core.tasks.own.spawn(async move { serving.grpc.serve().await });
         let keeping = core.clone();
@@ -313,6 +276,16 @@ impl Mesh {
     /// The mesh as this node sees it, now and on every change.
     pub fn view(&self) -> watch::Receiver<Arc<MeshView>> {
         self.core.view.subscribe()
+    }
+
+    /// Whether a present node lists `model`. Where none of those does that this node is connected to, members are asked
+    /// whether they know of one, for up to 1.5 s; it is then connected, and in the view. Names that were not found are not
+    /// asked for again for some seconds, and few are at the same time.
+    ///
+    /// # Cancel safety
+    /// May be dropped.
+    pub async fn find(&self, model: &ModelId) -> bool {
+        self.core.find(model).await
     }
 
     /// All known peers with their last statuses, in the order of the view.

@@ -81,7 +81,7 @@ pub struct Served<'a> {
 /// [`RouteError`] says in the caller's terms why there is none.
 pub fn choose(view: &MeshView, model: &ModelId) -> Result<Choice, RouteError> {
     let replicas: Vec<_> = listings(view).filter(|(_, listed)| &listed.name == model).collect();
-    let usable = || replicas.iter().copied().filter(|(peer, listed)| listed.ready && is_present(peer));
+    let usable = || replicas.iter().copied().filter(|(peer, listed)| listed.ready && peer.is_present());
     if let Some(error) = conflict(model, usable()) {
         return Err(error);
     }
@@ -96,7 +96,7 @@ pub fn choose(view: &MeshView, model: &ModelId) -> Result<Choice, RouteError> {
 /// Every model that a present node lists, by name.
 pub fn served(view: &MeshView) -> Vec<Served<'_>> {
     let mut models: BTreeMap<&ModelId, Vec<_>> = BTreeMap::new();
-    for (peer, model) in listings(view).filter(|(peer, _)| is_present(peer)) {
+    for (peer, model) in listings(view).filter(|(peer, _)| peer.is_present()) {
         models.entry(&model.name).or_default().push((peer, model));
     }
     models.into_iter().map(|(name, replicas)| Served { name, replicas }).collect()
@@ -160,11 +160,6 @@ impl From<RouteError> for Fault {
 
 fn listings(view: &MeshView) -> impl Iterator<Item = (&PeerView, &ModelView)> {
     view.peers.iter().flat_map(|peer| peer.models.iter().map(move |model| (peer, model)))
-}
-
-/// Whether `peer` is here and stays.
-fn is_present(peer: &PeerView) -> bool {
-    peer.state == PeerState::Ready || (peer.local && peer.state == PeerState::Joining)
 }
 
 fn candidate((peer, model): (&PeerView, &ModelView)) -> Candidate {

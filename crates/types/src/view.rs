@@ -130,10 +130,23 @@ pub struct StageView {
     pub detail: String,
 }
 
+impl PeerView {
+    /// Whether it is here and stays.
+    pub fn is_present(&self) -> bool {
+        self.state == PeerState::Ready || (self.local && self.state == PeerState::Joining)
+    }
+}
+
 impl MeshView {
     /// The peer with this id.
     pub fn peer(&self, id: &PeerId) -> Option<&PeerView> {
         self.peers.iter().find(|peer| &peer.id == id)
+    }
+
+    /// Whether a node that is here and stays lists `model`, ready or not.
+    pub fn lists(&self, model: &ModelId) -> bool {
+        let mut present = self.peers.iter().filter(|peer| peer.is_present());
+        present.any(|peer| peer.models.iter().any(|listed| listed.name == *model))
     }
 
     /// Whether the two are connected through a third member only, as either of them says: no stage link can be made.

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use http::Method;
-use mesh_types::{ErrorClass, Fault, FinishReason};
+use mesh_types::{ErrorClass, Fault, FinishReason, ModelId};
 use serde_json::{Value, json};
 use tonic::{Code, Status};
 
-use crate::client::{Answer, chat, config, post, request, serve};
+use crate::client::{Answer, chat, config, get, post, request, serve};
 use crate::fake::{Mesh, Script, Step, whole_answer};
 
 fn owned(param: Option<&str>) -> Option<String> {
@@ -83,6 +83,21 @@ async fn an_unknown_model_is_told_what_there_is() {
     let answer = served.chat(&chat(json!({}))).await;
     assert_eq!(answer.error(), (503, owned(Some("model")), owned(Some("model_unavailable"))));
     assert!(answer.body.contains("layers 15-29 on beta were lost"));
+}
+
+#[tokio::test]
+async fn a_model_that_no_status_tells_of_is_looked_for_before_it_is_missing() {
+    let mesh = Mesh::new(vec![("alpha", 0, whole_answer())]);
+    let served = serve(&mesh, config()).await;
+    assert_eq!(served.chat(&chat(json!({}))).await.status(), 200);
+    assert!(mesh.asked_for().is_empty(), "the view tells of it");
+    for path in ["/v1/models/m", "/v1/models/gpt-9"] {
+        mesh.hide_all();
+        assert_eq!(served.ask(get(path)).await.status() == 200, path.ends_with('m'), "{path}");
+    }
+    assert_eq!(served.chat(&chat(json!({"model": "gpt-9"}))).await.error().0, 404);
+    assert_eq!(served.chat(&chat(json!({}))).await.status(), 200);
+    assert_eq!(mesh.asked_for(), ["m", "gpt-9", "gpt-9", "m"].map(ModelId::from));
 }
 
 /// A stream that broke: whole events, the last an error; no finish reason and no `[DONE]`.

@@ -5,14 +5,17 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures::Stream;
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, Stream};
 use hyper_util::rt::TokioIo;
 use mesh_gateway::Peers;
 use mesh_proto::convert::fault_to_status;
 use mesh_proto::v1;
 use mesh_proto::v1::generate_event::Event;
 use mesh_proto::v1::inference_server::{Inference, InferenceServer};
-use mesh_types::{ByteSize, Fault, FinishReason, LayerRange, MeshView, ModelView, PeerId, PeerState, PeerView, Usage};
+use mesh_types::{
+    ByteSize, Fault, FinishReason, LayerRange, MeshView, ModelId, ModelView, PeerId, PeerState, PeerView, Usage,
+};
 use tokio::io::DuplexStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -360,6 +363,9 @@ pub(crate) struct Mesh {
     view: watch::Sender<Arc<MeshView>>,
     nodes: HashMap<PeerId, Arc<Node>>,
     pub(crate) ages: Mutex<HashMap<PeerId, Duration>>,
+    /// Members that the view tells nothing of, and what others were asked for.
+    unseen: Mutex<Vec<PeerView>>,
+    asked_for: Mutex<Vec<ModelId>>,
 }
 
 impl Mesh {
@@ -372,7 +378,18 @@ impl Mesh {
             nodes.insert(peer.id.clone(), Node::new(script));
             view.peers.push(peer);
         }
-        Arc::new(Self { view: watch::channel(Arc::new(view)).0, nodes, ages: Mutex::default() })
+        let (ages, unseen, asked_for) = Default::default();
+        Arc::new(Self { view: watch::channel(Arc::new(view)).0, nodes, ages, unseen, asked_for })
+    }
+
+    /// Takes all nodes out of the view, until somebody asks for what they serve.
+    pub(crate) fn hide_all(&self) {
+        self.change(|view| self.unseen.lock().unwrap().append(&mut view.peers));
+    }
+
+    /// What other members were asked for.
+    pub(crate) fn asked_for(&self) -> Vec<ModelId> {
+        self.asked_for.lock().unwrap().clone()
     }
 
     pub(crate) fn node(&self, name: &str) -> &Arc<Node> {
@@ -424,6 +441,15 @@ pub(crate) fn model(name: &str, active: u32) -> ModelView {
 impl Peers for Mesh {
     fn view(&self) -> watch::Receiver<Arc<MeshView>> {
         self.view.subscribe()
+    }
+
+    fn find<'a>(&'a self, model: &'a ModelId) -> BoxFuture<'a, bool> {
+        self.asked_for.lock().unwrap().push(model.clone());
+        let serves = |peer: &PeerView| peer.models.iter().any(|listed| listed.name == *model);
+        let found: Vec<_> = self.unseen.lock().unwrap().extract_if(.., |peer| serves(peer)).collect();
+        let is_found = !found.is_empty();
+        self.change(|view| view.peers.extend(found));
+        std::future::ready(is_found).boxed()
     }
 
     fn ages(&self) -> HashMap<PeerId, Duration> {

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -247,6 +249,10 @@ struct Alone {
 impl Peers for Alone {
     fn view(&self) -> watch::Receiver<Arc<MeshView>> {
         self.view.subscribe()
+    }
+
+    fn find<'a>(&'a self, _model: &'a ModelId) -> BoxFuture<'a, bool> {
+        std::future::ready(false).boxed()
     }
 
     fn ages(&self) -> HashMap<PeerId, Duration> {

@@ -17,7 +17,8 @@ pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const YIELD: Duration = Duration::from_secs(1);
 /// A peer that is not one of the token's is given up after so long.
 const GIVE_UP: Duration = Duration::from_secs(600);
-const MAX_TARGETS: usize = 512;
+/// Peers that a node looks for by itself.
+pub(super) const MAX_TARGETS: usize = 512;
 const MAX_ADDRESSES: usize = 16;
 /// Members through which a peer is tried at most.
 const MAX_RELAYS: usize = 4;
@@ -29,6 +30,7 @@ const UPGRADE: Duration = Duration::from_secs(60);
 /// Everybody this node wants a connection to.
 pub(super) struct Dialer {
     local: PeerId,
+    room: usize,
     targets: HashMap<PeerId, Target>,
 }
 
@@ -64,8 +66,9 @@ pub(super) struct Dial {
 }
 
 impl Dialer {
-    pub(super) fn new(local: PeerId) -> Self {
-        Self { local, targets: HashMap::new() }
+    /// Takes up to `room` peers that others tell of.
+    pub(super) fn new(local: PeerId, room: usize) -> Self {
+        Self { local, room, targets: HashMap::new() }
     }
 
     /// Wants `peer`, which an earlier run or the token knows, at once.
@@ -77,7 +80,7 @@ impl Dialer {
 
     /// Somebody tells where `peer` is: `relay`, where it is a member that is connected to both.
     pub(super) fn learn(&mut self, peer: PeerId, addresses: &[Multiaddr], relay: Option<PeerId>, now: Instant) {
-        let room = self.targets.len() < MAX_TARGETS || self.targets.contains_key(&peer);
+        let room = self.targets.len() < self.room || self.targets.contains_key(&peer);
         if peer != self.local && room {
             let due = now + self.politeness(&peer);
             let target = self.add(peer, addresses.to_vec(), due, now);
@@ -253,7 +256,7 @@ mod tests {
     #[test]
     fn lost_peers_are_dialled_with_growing_pauses() {
         let (low, high) = peers();
-        let (mut dialer, mut now) = (Dialer::new(low), Instant::now());
+        let (mut dialer, mut now) = (Dialer::new(low, MAX_TARGETS), Instant::now());
         dialer.add_lasting(high, vec![address()], now);
         assert_eq!(dialer.due(now), [Dial { peer: high, addresses: vec![address()], upgrade: false }]);
         assert!(dialer.due(now).is_empty() && dialer.next_due().is_none(), "being dialled");
@@ -279,7 +282,7 @@ mod tests {
     fn of_two_that_learn_of_each_other_one_dials() {
         let (low, high) = peers();
         let now = Instant::now();
-        let (mut at_low, mut at_high) = (Dialer::new(low), Dialer::new(high));
+        let (mut at_low, mut at_high) = (Dialer::new(low, MAX_TARGETS), Dialer::new(high, MAX_TARGETS));
         at_low.learn(high, &[address()], None, now);
         at_high.learn(low, &[address()], None, now);
         at_high.learn(high, &[address()], None, now);
@@ -290,7 +293,7 @@ mod tests {
     #[test]
     fn hearsay_is_given_up_and_the_token_is_not() {
         let (low, high) = peers();
-        let (mut dialer, now) = (Dialer::new(low), Instant::now());
+        let (mut dialer, now) = (Dialer::new(low, MAX_TARGETS), Instant::now());
         dialer.learn(high, &[address()], None, now);
         dialer.due(now);
         dialer.failed(high, None, now + GIVE_UP);
@@ -306,7 +309,7 @@ mod tests {
         let (low, high) = peers();
         let (relay, now) = (PeerId::random(), Instant::now());
         let at: Multiaddr = "/ip4/192.0.2.9/tcp/9".parse().unwrap();
-        let mut dialer = Dialer::new(low);
+        let mut dialer = Dialer::new(low, MAX_TARGETS);
         dialer.connected(relay, Some(at.clone()), now);
         dialer.learn(high, &[address()], Some(relay), now);
         assert_eq!(dialer.due(now)[0].addresses, [address()], "directly first");

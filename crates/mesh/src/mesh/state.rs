@@ -19,9 +19,11 @@ use tonic::transport::Channel;
 use super::copies::Copies;
 use super::grpc::{self, Grpc};
 use super::joining::Joining;
+use super::leaders::ModelKey;
 use super::links::Links;
 use super::membership_service::Service;
 use super::reason::Reason;
+use super::search::{self, Searches};
 use super::swarm::{Command, Source};
 use super::table::{self, Table};
 use super::telling::Said;
@@ -53,6 +55,7 @@ pub(super) struct Core {
     pub(super) joining: Joining,
     pub(super) links: Arc<Links>,
     pub(super) grpc: Grpc,
+    pub(super) searches: Mutex<Searches>,
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) door: Arc<Door>,
     pub(super) tasks: Tasks,
@@ -122,6 +125,7 @@ impl Core {
             said,
             links,
             grpc,
+            searches: search::none(),
             commands,
             door,
             tasks,
@@ -223,6 +227,9 @@ impl Core {
     pub(super) fn heard(self: &Arc<Self>, peer: &PeerId, update: v1::Update) {
         let addresses = update.status.as_ref().map(|status| parse_addresses(&status.addresses)).unwrap_or_default();
         let epoch = update.status.as_ref().map(|status| status.epoch);
+        let mesh = self.membership().mesh();
+        let models = update.status.iter().flat_map(|status| status.models.iter().take(table::MAX_ITEMS));
+        let models: Vec<ModelKey> = models.map(|model| ModelKey::new(&mesh, &model.name)).collect();
         let others = update.peers.clone();
         if !self.table().heard(peer, update, Instant::now()) {
             return;
@@ -230,7 +237,7 @@ impl Core {
         if let Some(epoch) = epoch {
             self.tell_if_behind(peer, epoch);
         }
-        self.learn(peer, addresses.clone(), Source::Itself);
+        self.learn(peer, addresses.clone(), Source::Itself(models));
         for other in others.iter().take(table::MAX_ITEMS).filter(|other| other.peer_id != self.id.as_str()) {
             let source = match identity::to_libp2p(peer) {
                 Some(member) if !other.relayed => Source::Member(member),
@@ -276,9 +283,13 @@ impl Core {
         }
     }
 
+    pub(super) fn is_blocked(&self, peer: &PeerId) -> bool {
+        self.membership().blocked().contains(peer)
+    }
+
     /// Passes on where a peer is. Where the swarm is too busy to hear it, the next status says it again.
     pub(super) fn learn(&self, peer: &PeerId, addresses: Vec<Multiaddr>, source: Source) {
-        if self.membership().blocked().contains(peer) {
+        if self.is_blocked(peer) {
             return;
         }
         let Some(peer) = identity::to_libp2p(peer).filter(|_| !addresses.is_empty()) else { return };
@@ -304,14 +315,15 @@ impl Core {
         self.table().next_expiry()
     }
 
-    /// Drops peers that have been gone for long.
-    pub(super) fn expire(&self, now: Instant) {
+    /// Drops peers that have been gone for long. Returns them.
+    pub(super) fn expire(&self, now: Instant) -> Vec<PeerId> {
         let expired = self.table().expire(now);
         if !expired.is_empty() {
             expired.iter().for_each(|peer| self.grpc.forget(peer));
             self.changed();
         }
         self.sees_foreigners();
+        expired
     }
 
     /// Makes the view, and what peers hear, anew.

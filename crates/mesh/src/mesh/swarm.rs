@@ -1,55 +1,29 @@
-//! The task that drives the libp2p swarm: listens, dials, and turns connections that come and go into the peer table
-//! and presences.
+//! The task that drives the libp2p swarm: dials, and turns connections that come and go into the peer table and
+//! presences. [`super::behaviour`] is what it drives.
 
-use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use libp2p::connection_limits::{self, ConnectionLimits};
-use libp2p::core::transport::TransportError;
-use libp2p::core::upgrade::Version;
-use libp2p::core::{ConnectedPoint, Transport as _};
+use libp2p::core::ConnectedPoint;
+use libp2p::kad::{self, InboundRequest};
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
-use libp2p::swarm::{DialError, NetworkBehaviour, SwarmEvent};
-use libp2p::{Multiaddr, PeerId, Swarm, dcutr, dns, identify, noise, ping, relay, tcp};
-use tokio::sync::{mpsc, oneshot};
+use libp2p::swarm::{DialError, SwarmEvent};
+use libp2p::{Multiaddr, PeerId, Swarm, identify, ping};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use super::Core;
+use super::behaviour::{Behaviour, BehaviourEvent};
 use super::copies::Copies;
 use super::dialer::{self, Dial, Dialer};
+use super::leaders::{Found, Leaders, ModelKey};
 use super::paths::{self, Path, Paths};
 use super::reason::{self, Reason};
-use super::{Core, MeshError};
-use crate::admission::{Admit, Door};
-use crate::{address, identity};
+use super::telling::Said;
+use crate::identity;
 
-/// Both sides ping, so that neither is silent for longer. Who is gone is noticed by that ([`super::stall`]).
-const PING_INTERVAL: Duration = Duration::from_secs(3);
-/// An answer may have to wait behind other data; but a peer that never answers, and says other things, is broken.
-const PING_TIMEOUT: Duration = Duration::from_secs(60);
-/// For connecting and encryption; admission has its own.
-const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
-const LISTEN_DEADLINE: Duration = Duration::from_secs(5);
 const CLOSE_DEADLINE: Duration = Duration::from_secs(1);
-/// Connections are kept while both sides live.
-const IDLE: Duration = Duration::from_secs(365 * 24 * 3600);
-const MAX_PENDING_INBOUND: u32 = 64;
-const MAX_CONNECTIONS: u32 = 1024;
-/// Two peers may dial each other at the same time, and again before an old connection is seen to be dead.
-const MAX_CONNECTIONS_PER_PEER: u32 = 6;
-
-#[derive(NetworkBehaviour)]
-pub(super) struct Behaviour {
-    limits: connection_limits::Behaviour,
-    ping: ping::Behaviour,
-    identify: identify::Behaviour,
-    streams: libp2p_stream::Behaviour,
-    relays: relay::client::Behaviour,
-    relay: relay::Behaviour,
-    punching: dcutr::Behaviour,
-}
 
 /// What the rest of the mesh asks of the swarm's task.
 pub(super) enum Command {
@@ -59,108 +33,20 @@ pub(super) enum Command {
     Drop(PeerId),
     /// Dials everybody that is away at once: what kept them from admitting this node may be over.
     Hurry,
+    /// Asks members who leads a model, connects to those that are said to, and tells whether there are any.
+    Seek { model: ModelKey, found: oneshot::Sender<Found> },
     /// Closes every connection, answers, and ends.
     Close(oneshot::Sender<()>),
 }
 
 /// Who says where a peer is.
 pub(super) enum Source {
-    /// The peer itself.
-    Itself,
+    /// The peer itself, which leads these models.
+    Itself(Vec<ModelKey>),
     /// A member that is connected to it directly.
     Member(PeerId),
     /// Somebody else.
     Hearsay,
-}
-
-/// The swarm, listening.
-pub(super) struct Listening {
-    pub(super) swarm: Swarm<Behaviour>,
-    pub(super) address: SocketAddr,
-}
-
-/// Makes the swarm. `spawn` runs the tasks of its connections.
-pub(super) fn build(
-    identity: &crate::Identity,
-    door: Arc<Door>,
-    agent: String,
-    spawn: impl Fn(futures::future::BoxFuture<'static, ()>) + Send + 'static,
-) -> io::Result<Swarm<Behaviour>> {
-    let keypair = identity.keypair();
-    let encryption = noise::Config::new(keypair).map_err(io::Error::other)?;
-    // One is used up by a resolver that cannot be set up.
-    let sockets = || tcp::tokio::Transport::new(tcp::Config::new());
-    let resolving = dns::tokio::Transport::system(sockets()).unwrap_or_else(|error| {
-        tracing::warn!(%error, "host names cannot be resolved: only IP addresses can be dialled");
-        dns::tokio::Transport::custom(sockets(), Default::default(), Default::default())
-    });
-    let deadline = door.deadline() + CONNECT_DEADLINE;
-    let local = keypair.public().to_peer_id();
-    let (circuits, relays) = relay::client::new(local);
-    let transport = circuits
-        .or_transport(resolving)
-        .upgrade(Version::V1Lazy)
-        .authenticate(encryption)
-        .multiplex_ext(move |peer, endpoint| Admit::new(door, *peer, endpoint.get_remote_address().clone()))
-        .timeout(deadline)
-        .boxed();
-    let limits = ConnectionLimits::default()
-        .with_max_pending_incoming(Some(MAX_PENDING_INBOUND))
-        .with_max_established(Some(MAX_CONNECTIONS))
-        .with_max_established_per_peer(Some(MAX_CONNECTIONS_PER_PEER));
-    // Addresses travel in statuses, where only those that others can reach are named.
-    let identify = identify::Config::new("/mesh-node/1".to_owned(), keypair.public())
-        .with_agent_version(agent)
-        .with_hide_listen_addrs(true)
-        .with_cache_size(0);
-    let behaviour = Behaviour {
-        limits: connection_limits::Behaviour::new(limits),
-        ping: ping::Behaviour::new(ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT)),
-        identify: identify::Behaviour::new(identify),
-        streams: libp2p_stream::Behaviour::new(),
-        relays,
-        relay: always(relay::Behaviour::new(local, paths::relay_config())),
-        punching: dcutr::Behaviour::new(local),
-    };
-    let config = libp2p::swarm::Config::with_executor(spawn).with_idle_connection_timeout(IDLE);
-    Ok(Swarm::new(transport, behaviour, local, config))
-}
-
-/// A relay that does not wait until it is known to be reachable from everywhere: its members reach it.
-fn always(mut relay: relay::Behaviour) -> relay::Behaviour {
-    relay.set_status(Some(relay::Status::Enable));
-    relay
-}
-
-/// The handle that opens streams over `swarm`.
-pub(super) fn control(swarm: &Swarm<Behaviour>) -> libp2p_stream::Control {
-    swarm.behaviour().streams.new_control()
-}
-
-/// Listens, and waits until the port is known.
-pub(super) async fn listen(mut swarm: Swarm<Behaviour>, listen: SocketAddr) -> Result<Listening, MeshError> {
-    let fail = |why: io::Error| MeshError::listen(listen, &why);
-    if listen.port() != 0 {
-        // libp2p listens with SO_REUSEPORT, which would silently share the port with another node of the same user.
-        drop(std::net::TcpListener::bind(listen).map_err(fail)?);
-    }
-    swarm.listen_on(address::multiaddr(listen.ip(), listen.port())).map_err(|error| match error {
-        TransportError::Other(error) => fail(error),
-        TransportError::MultiaddrNotSupported(_) => fail(io::ErrorKind::Unsupported.into()),
-    })?;
-    let first = async {
-        loop {
-            match swarm.select_next_some().await {
-                SwarmEvent::NewListenAddr { address, .. } => return Ok(address::socket_addr(&address)),
-                SwarmEvent::ListenerClosed { reason: Err(error), .. } => return Err(error),
-                _ => {}
-            }
-        }
-    };
-    let no_address = || io::Error::new(io::ErrorKind::AddrNotAvailable, "no network interface has an address");
-    let bound = tokio::time::timeout(LISTEN_DEADLINE, first).await.map_err(|_| fail(no_address()))?.map_err(fail)?;
-    let port = bound.ok_or_else(|| fail(no_address()))?.port();
-    Ok(Listening { swarm, address: SocketAddr::new(listen.ip(), port) })
 }
 
 /// The running task.
@@ -170,17 +56,28 @@ pub(super) struct Driver {
     dialer: Dialer,
     copies: Copies,
     paths: Paths,
+    leaders: Leaders,
+    /// What this node says of itself.
+    said: watch::Receiver<Option<Said>>,
     commands: mpsc::Receiver<Command>,
 }
 
 impl Driver {
-    pub(super) fn new(core: Arc<Core>, swarm: Swarm<Behaviour>, commands: mpsc::Receiver<Command>) -> Self {
-        let mut dialer = Dialer::new(*swarm.local_peer_id());
+    /// Looks for `room` peers at most by itself; others may come.
+    pub(super) fn new(
+        core: Arc<Core>,
+        swarm: Swarm<Behaviour>,
+        commands: mpsc::Receiver<Command>,
+        room: usize,
+    ) -> Self {
+        let mut dialer = Dialer::new(*swarm.local_peer_id(), room);
         let now = Instant::now();
         for (peer, addresses) in core.known_peers() {
             dialer.add_lasting(peer, addresses, now);
         }
-        let mut driver = Self { core, swarm, dialer, copies: Copies::default(), paths: Paths::default(), commands };
+        let (leaders, said) = (Leaders::new(core.membership().mesh()), core.said.subscribe());
+        let (copies, paths) = (Copies::default(), Paths::default());
+        let mut driver = Self { core, swarm, dialer, copies, paths, leaders, said, commands };
         driver.advertise();
         driver
     }
@@ -189,20 +86,27 @@ impl Driver {
     pub(super) async fn run(mut self) {
         let done = loop {
             self.dial_due();
-            let wake = [self.dialer.next_due(), self.core.next_expiry()].into_iter().flatten().min();
+            self.leaders.tell_due(&mut self.swarm.behaviour_mut().dht, Instant::now());
+            let dues = [self.dialer.next_due(), self.core.next_expiry(), self.leaders.next_due()];
+            let wake = dues.into_iter().flatten().min();
             tokio::select! {
                 event = self.swarm.select_next_some() => self.on_event(event),
                 command = self.commands.recv() => match command {
                     Some(Command::Learn { peer, addresses, source }) => self.learn(peer, addresses, &source),
                     Some(Command::Drop(peer)) => {
                         self.dialer.forget(&peer);
+                        self.leaders.forget(&mut self.swarm.behaviour_mut().dht, &peer);
                         let _ = self.swarm.disconnect_peer_id(peer);
                     }
                     Some(Command::Hurry) => self.dialer.hurry(Instant::now()),
+                    Some(Command::Seek { model, found }) => {
+                        self.leaders.seek(&mut self.swarm.behaviour_mut().dht, model, found);
+                    }
                     Some(Command::Close(done)) => break Some(done),
                     None => break None,
                 },
-                () = sleep_until(wake) => self.core.expire(Instant::now()),
+                Ok(()) = self.said.changed() => self.lead(),
+                () = sleep_until(wake) => self.expire(),
             }
         };
         self.close().await;
@@ -213,9 +117,41 @@ impl Driver {
 
     fn learn(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, source: &Source) {
         match source {
-            Source::Itself => self.dialer.replace(peer, addresses),
+            Source::Itself(models) => {
+                if self.swarm.is_connected(&peer) {
+                    let dht = &mut self.swarm.behaviour_mut().dht;
+                    self.leaders.heard(dht, peer, &addresses, models, Instant::now());
+                }
+                self.dialer.replace(peer, addresses);
+            }
             Source::Member(member) => self.dialer.learn(peer, &addresses, Some(*member), Instant::now()),
             Source::Hearsay => self.dialer.learn(peer, &addresses, None, Instant::now()),
+        }
+    }
+
+    /// Tells members which models this node leads now.
+    fn lead(&mut self) {
+        let said = self.said.borrow_and_update();
+        let status = said.as_ref().map(|said| &said.status).filter(|status| !status.leaving);
+        let models = status.into_iter().flat_map(|status| &status.models).map(|model| model.name.as_str());
+        self.leaders.lead(&mut self.swarm.behaviour_mut().dht, models);
+    }
+
+    /// Lets go of peers that have been away for long.
+    fn expire(&mut self) {
+        for peer in self.core.expire(Instant::now()).iter().filter_map(identity::to_libp2p) {
+            self.leaders.forget(&mut self.swarm.behaviour_mut().dht, &peer);
+        }
+    }
+
+    /// Connects to a member that is said to lead a model: what it says of itself counts.
+    fn meet(&mut self, peer: PeerId) {
+        if self.core.is_blocked(&identity::from_libp2p(&peer)) || self.swarm.is_connected(&peer) {
+            return;
+        }
+        // The addresses come with the answer that named it, which libp2p keeps for as long as the search goes on.
+        if let Err(error) = self.swarm.dial(DialOpts::peer_id(peer).build()) {
+            tracing::debug!(%peer, %error, "a member that is said to lead a model is not dialled");
         }
     }
 
@@ -279,6 +215,7 @@ impl Driver {
                     self.core.sees_copies(&self.copies);
                 }
                 if num_established == 0 {
+                    self.leaders.lost(&mut self.swarm.behaviour_mut().dht, &peer_id);
                     let cause = cause.map(|cause| cause.to_string());
                     tracing::info!(peer = %peer_id, cause = cause.as_deref().unwrap_or("closed"), "disconnected");
                     self.core.disconnected(&peer);
@@ -308,6 +245,7 @@ impl Driver {
                 tracing::info!(%peer, %error, "a silent connection is closed");
                 self.swarm.close_connection(connection);
             }
+            SwarmEvent::Behaviour(BehaviourEvent::Dht(event)) => self.on_dht_event(event),
             SwarmEvent::ListenerClosed { listener_id, reason, .. } => match (self.paths.lost(listener_id), reason) {
                 (Some(relay), reason) => tracing::debug!(%relay, ?reason, "lost the place at a relay"),
                 (None, Err(error)) => tracing::error!(%error, "listening failed"),
@@ -315,6 +253,20 @@ impl Driver {
             },
             SwarmEvent::ListenerError { error, .. } => tracing::debug!(%error, "a listener failed for a moment"),
             _ => {}
+        }
+    }
+
+    fn on_dht_event(&mut self, event: kad::Event) {
+        if let kad::Event::InboundRequest { request: InboundRequest::AddProvider { record: Some(record) } } = event {
+            let is_member = self.swarm.is_connected(&record.provider)
+                && !self.core.is_blocked(&identity::from_libp2p(&record.provider));
+            if is_member {
+                self.leaders.record(&mut self.swarm.behaviour_mut().dht, record);
+            }
+            return;
+        }
+        for peer in self.leaders.on_event(&mut self.swarm.behaviour_mut().dht, event) {
+            self.meet(peer);
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use mesh_proto::v1;
 use mesh_proto::v1::inference_client::InferenceClient;
 use mesh_proto::v1::inference_server::{Inference, InferenceServer};
-use mesh_types::PeerState;
+use mesh_types::{ErrorClass, PeerState};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
@@ -18,6 +18,7 @@ use crate::admission::VERSIONS;
 
 mod copies;
 mod lan;
+mod leaders;
 mod relay;
 mod simulation;
 mod strangers;
@@ -86,12 +87,24 @@ impl TestNode {
         listen: SocketAddr,
         change: impl FnOnce(Door) -> Door,
     ) -> Result<Self, MeshError> {
+        Self::run_with_room(name, dir, membership, listen, change, dialer::MAX_TARGETS).await
+    }
+
+    /// The same; it looks for `room` peers at most by itself.
+    async fn run_with_room(
+        name: &str,
+        dir: tempfile::TempDir,
+        membership: Membership,
+        listen: SocketAddr,
+        change: impl FnOnce(Door) -> Door,
+        room: usize,
+    ) -> Result<Self, MeshError> {
         let identity = Identity::open(&DataDir::open(dir.path()).unwrap()).unwrap();
         let door = change(door(&identity, &membership));
         let config =
             Config { identity, membership, listen, name: name.to_owned(), version: "0.0.1".to_owned(), mdns: true };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        match runtime.spawn(Mesh::start_with(config, door)).await.unwrap() {
+        match runtime.spawn(Mesh::start_with(config, door, room)).await.unwrap() {
             Ok(mesh) => Ok(Self { mesh, name: name.to_owned(), runtime: Some(runtime), dir }),
             Err(error) => {
                 runtime.shutdown_background();

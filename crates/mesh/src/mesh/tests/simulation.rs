@@ -10,7 +10,7 @@ use libp2p::Multiaddr;
 use mesh_types::PeerState;
 use prost::Message as _;
 
-use super::super::dialer::{Dial, Dialer};
+use super::super::dialer::{self, Dial, Dialer};
 use super::super::table::Table;
 use super::super::telling::{Said, Teller};
 use super::*;
@@ -86,7 +86,7 @@ impl World {
                 key,
                 address: address(at),
                 up: false,
-                dialer: Dialer::new(key),
+                dialer: Dialer::new(key, dialer::MAX_TARGETS),
                 table: Table::default(),
                 said: said(&key.to_string(), at),
                 connections: BTreeMap::new(),
@@ -117,7 +117,7 @@ impl World {
     fn start(&mut self, at: usize) {
         let known: Vec<_> = self.nodes[..BOOTSTRAP].iter().map(|node| (node.key, node.address.clone())).collect();
         let node = &mut self.nodes[at];
-        (node.up, node.dialer, node.table) = (true, Dialer::new(node.key), Table::default());
+        (node.up, node.dialer, node.table) = (true, Dialer::new(node.key, dialer::MAX_TARGETS), Table::default());
         (node.said.links, node.dial_at) = (0, None);
         for (key, address) in known {
             node.dialer.add_lasting(key, vec![address], self.now);

@@ -30,6 +30,8 @@ async fn gets_nothing(alpha: &TestNode, stranger: &TestNode) {
     assert_eq!(echo(stranger, &alpha.id()).await.unwrap_err().code(), Code::Unavailable);
     let stream = stranger.mesh.links().open(&alpha.id(), libp2p::StreamProtocol::new("/mesh-node/weights")).await;
     assert!(stream.is_err(), "not a byte of weights");
+    let stream = stranger.mesh.links().open(&alpha.id(), super::super::leaders::PROTOCOL).await;
+    assert!(stream.is_err() && !stranger.mesh.find(&"m".into()).await, "nor who leads what");
     let known = alpha.mesh.view().borrow().peers.iter().any(|peer| peer.id == stranger.id());
     assert!(!known, "and nobody hears of the stranger");
 }
