@@ -13,6 +13,7 @@ use mesh_transport::Endpoint;
 use crate::fleet::Fleet;
 use crate::settings::Settings;
 
+mod addresses;
 mod clock;
 mod host;
 mod mesh;

@@ -14,7 +14,7 @@ use mesh_tests::netns::Net;
 use mesh_tests::process::{Node, Process, binary, run};
 use mesh_tests::until;
 use mesh_types::ByteSize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Seconds by which a clock is wrong.
 const AHEAD: u32 = 7200;
@@ -273,6 +273,20 @@ fn one_way_reachability_and_a_port_that_a_firewall_blocks() {
     );
     let found = Found::at(&alpha, &["--node", "beta"]);
     found.names("reachability", "warning", "one way only: this node reaches alpha, alpha cannot reach this node");
+
+    // Each has the other try its address by itself, and tells what came of it without asking anew.
+    let reach = |name: &str, list: &str| {
+        let told = alpha.told(&["status", "--node", name])["node"]["reach"][0].clone();
+        (told[list].as_array().is_some_and(|members| members.len() == 1)).then_some(told)
+    };
+    let told = until("alpha has tried beta's address", PATIENCE, || reach("beta", "missed_by"));
+    assert_eq!((&told["address"], &told["reached_by"]), (&json!("10.77.0.2:9338"), &json!([])), "{told}");
+    until("beta has tried alpha's address", PATIENCE, || reach("alpha", "reached_by"));
+    let found = Found::at(&alpha, &["--node", "beta"]);
+    let told = found.names("addresses", "warning", "no member that tried it came through (alpha)");
+    assert!(told.contains("let 9338/tcp in through this machine's firewall"), "{told}");
+    let text = alpha.said(&["doctor"]);
+    assert!(text.contains("10.77.0.1:9338: reached by beta here"), "{text}");
 
     net.drop_incoming("alpha", "udp", 9338);
     net.drop_incoming("beta", "udp", 9338);

@@ -22,5 +22,5 @@ pub use address::{interfaces, reachable as advertised};
 pub use data_dir::{DataDir, DataDirError};
 pub use identity::Identity;
 pub use membership::{Membership, MembershipError};
-pub use mesh::{Caller, Config, LocalStatus, Mesh, MeshError, PeerRecord};
+pub use mesh::{AddressReach, Caller, Config, LocalStatus, Mesh, MeshError, PeerRecord};
 pub use token::{JoinToken, MeshId, TokenError};

@@ -1,7 +1,7 @@
 //! The running mesh: one task that drives the libp2p swarm, and the handle through which the other rooms use it.
 //!
 //! [`Mesh`] is the handle. [`state`] is what it shares with the tasks, [`swarm`] the one that drives libp2p and
-//! [`behaviour`] what it drives, [`dialer`] whom that dials, [`paths`] how they are reached, [`lan`] who is found without
+//! [`behaviour`] what it drives, [`dialer`] whom that dials, [`paths`] how they are reached and [`reach`] how this node is, [`lan`] who is found without
 //! being told of, [`leaders`] and [`search`] whom to ask for a model, [`copies`] who is there twice, [`table`] what is
 //! known of peers, [`links`] and [`grpc`] the streams to them, [`membership_service`] what peers tell each other, [`own`]
 //! and [`telling`] what this node does and when.
@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use libp2p::Multiaddr;
 use mesh_proto::v1;
-use mesh_types::{ByteSize, MeshView, ModelId, ModelView, PeerId, PeerState, Speed, StageView};
+use mesh_types::{ByteSize, MeshView, ModelId, ModelView, PeerId, Speed, StageView};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -39,7 +39,9 @@ pub(crate) mod links;
 mod membership_service;
 mod own;
 mod paths;
+mod reach;
 mod reason;
+mod record;
 mod renewal;
 mod search;
 pub(crate) mod stall;
@@ -52,6 +54,7 @@ pub(crate) mod tests;
 
 pub use error::MeshError;
 use links::Links;
+pub use record::{AddressReach, PeerRecord};
 use state::{Core, Parts, Tasks};
 
 const COMMANDS: usize = 256;
@@ -101,21 +104,19 @@ pub struct LocalStatus {
     pub leaving: bool,
 }
 
-/// A peer as the admin shows it.
-#[derive(Clone, Debug)]
-pub struct PeerRecord {
-    /// The last status; for a peer that has not sent one, only its id.
-    pub status: v1::NodeStatus,
-    /// Where it is in its life.
-    pub state: PeerState,
-    /// Since its status arrived; zero for one that has sent none since it connected, and for the local node.
-    pub age: Duration,
-    /// Whether this is the local node.
-    pub local: bool,
-    /// Where processes that share this one identity are, because its data directory was copied; empty: there is one.
-    pub copied_at: Vec<String>,
-    /// The member through which it is connected, where there is no direct way; `None` for the local node.
-    pub relay: Option<PeerId>,
+/// What tests set otherwise.
+#[derive(Clone, Copy, Debug)]
+struct Tuning {
+    /// Peers that the node looks for at most by itself.
+    room: usize,
+    /// Before a member is asked whether it reaches this node, and between the first few.
+    probe_pause: Duration,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self { room: dialer::MAX_TARGETS, probe_pause: Duration::from_secs(3) }
+    }
 }
 
 /// Stands in the extensions of every gRPC request that the mesh serves: who calls. The identity is the one that the
@@ -137,24 +138,24 @@ impl Mesh {
     /// [`MeshError::Listen`], which names the address.
     pub async fn start(config: Config) -> Result<Self, MeshError> {
         let door = door(&config.identity, &config.membership);
-        Self::start_with(config, door, dialer::MAX_TARGETS).await
+        Self::start_with(config, door, Tuning::default()).await
     }
 
-    /// Looks for `room` peers at most by itself.
-    async fn start_with(config: Config, door: Door, room: usize) -> Result<Self, MeshError> {
+    async fn start_with(config: Config, door: Door, tuning: Tuning) -> Result<Self, MeshError> {
         let door = Arc::new(door);
         let connections = TaskTracker::new();
         let spawner = connections.clone();
         let mut process = [0; 8];
         getrandom::fill(&mut process).map_err(|error| MeshError::Network(std::io::Error::other(error)))?;
         let agent = copies::agent(&config.version, u64::from_be_bytes(process));
-        let swarm = behaviour::build(&config.identity, door.clone(), agent, move |task| _ = spawner.spawn(task))?;
+        let swarm =
+            behaviour::build(&config.identity, door.clone(), agent, tuning, move |task| _ = spawner.spawn(task))?;
         let behaviour::Listening { swarm, address } = behaviour::listen(swarm, config.listen).await?;
         let (commands, inbox) = mpsc::channel(COMMANDS);
         let searches_lan = config.searches_lan();
         let parts = Parts { control: behaviour::control(&swarm), tasks: Tasks::new(connections), commands, door };
         let core = Core::new(config, address, parts);
-        core.tasks.own.spawn(swarm::Driver::new(core.clone(), swarm, inbox, room).run());
+        core.tasks.own.spawn(swarm::Driver::new(core.clone(), swarm, inbox, tuning.room).run());
         let serving = core.clone();
         core.tasks.own.spawn(async move { serving.grpc.serve().await });
         let keeping = core.clone();

@@ -164,7 +164,12 @@ fn peer(peer: &v1::Peer, mesh: &v1::PeersResponse) -> Value {
         "status_age_ms": peer.age_ms,
         "identity_copied_at": peer.copied_at,
         "relayed_by": (!peer.relayed_by.is_empty()).then_some(&peer.relayed_by),
+        "reach": peer.reach.iter().map(reach).collect::<Vec<_>>(),
     })
+}
+
+fn reach(reach: &v1::AddressReach) -> Value {
+    json!({"address": reach.address, "reached_by": reach.reached_by, "missed_by": reach.missed_by})
 }
 
 fn model((node, model): (&str, &v1::ModelStatus)) -> Value {

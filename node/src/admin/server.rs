@@ -11,7 +11,7 @@ use mesh_proto::convert::fault_to_status;
 use mesh_proto::v1;
 use mesh_proto::v1::admin_server::{Admin, AdminServer};
 use mesh_transport::Endpoint;
-use mesh_types::{ErrorClass, ModelId, PeerState};
+use mesh_types::{ErrorClass, ModelId, PeerId, PeerState};
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
@@ -242,5 +242,15 @@ fn peer(record: PeerRecord) -> v1::Peer {
         local: record.local,
         copied_at: record.copied_at,
         relayed_by: record.relay.map(|relay| relay.to_string()).unwrap_or_default(),
+        reach: record.reach.into_iter().map(reach).collect(),
+    }
+}
+
+fn reach(found: mesh_mesh::AddressReach) -> v1::AddressReach {
+    let ids = |members: Vec<PeerId>| members.iter().map(ToString::to_string).collect();
+    v1::AddressReach {
+        address: found.address.to_string(),
+        reached_by: ids(found.reached_by),
+        missed_by: ids(found.missed_by),
     }
 }

@@ -20,7 +20,11 @@ pub fn status(mesh: &v1::PeersResponse, screen: &Screen) -> String {
     row("mesh", format!("{} ({})", mesh.mesh_id, head_count(mesh)).into());
     row("node", format!("{}, version {}, up {uptime}{draining}", node.name, node.version).into());
     row("id", node.peer_id.into());
-    row("address", or_dash(node.addresses.iter().map(|address| host_and_port(address)).collect::<Vec<_>>().join(", ")));
+    let reach = local.map(|local| local.reach.as_slice()).unwrap_or_default();
+    row(
+        "address",
+        or_dash(node.addresses.iter().map(|address| reached(address, reach)).collect::<Vec<_>>().join(", ")),
+    );
     row(
         "gateway",
         if mesh.gateway_url.is_empty() { Cell::new("off", Tone::Faint) } else { mesh.gateway_url.as_str().into() },
@@ -39,6 +43,18 @@ pub fn status(mesh: &v1::PeersResponse, screen: &Screen) -> String {
         row(if index == 0 { "models" } else { "" }, Cell::new(format!("{}: {state}", model.name), model_tone(model)));
     }
     table.render(screen)
+}
+
+/// An address, and how many of the members that tried it came through.
+fn reached(address: &str, reach: &[v1::AddressReach]) -> String {
+    let address = host_and_port(address);
+    match reach.iter().find(|found| found.address == address) {
+        Some(found) => {
+            let (yes, no) = (found.reached_by.len(), found.missed_by.len());
+            format!("{address} (reached by {yes} of {} that tried)", yes + no)
+        }
+        None => address,
+    }
 }
 
 /// `peers`.

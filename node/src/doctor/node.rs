@@ -33,6 +33,7 @@ impl Doctor {
             findings
         });
         let mut findings = looking.await.unwrap_or_default();
+        findings.extend(self.addresses());
         findings.extend(self.identities());
         findings.push(self.ports(listen));
         findings.extend(self.gateway());

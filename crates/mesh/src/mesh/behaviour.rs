@@ -12,10 +12,10 @@ use libp2p::core::Transport as _;
 use libp2p::core::transport::TransportError;
 use libp2p::core::upgrade::Version;
 use libp2p::swarm::{NetworkBehaviour, SwarmEvent};
-use libp2p::{Swarm, dcutr, dns, identify, noise, ping, relay, tcp};
+use libp2p::{Swarm, autonat, dcutr, dns, identify, noise, ping, relay, tcp};
 
 use super::leaders::{self, Dht};
-use super::{MeshError, paths};
+use super::{MeshError, Tuning, paths, reach};
 use crate::address;
 use crate::admission::{Admit, Door};
 
@@ -44,6 +44,7 @@ pub(super) struct Behaviour {
     relay: relay::Behaviour,
     punching: dcutr::Behaviour,
     pub(super) dht: Dht,
+    pub(super) autonat: autonat::v1::Behaviour,
 }
 
 /// The swarm, listening.
@@ -57,6 +58,7 @@ pub(super) fn build(
     identity: &crate::Identity,
     door: Arc<Door>,
     agent: String,
+    tuning: Tuning,
     spawn: impl Fn(futures::future::BoxFuture<'static, ()>) + Send + 'static,
 ) -> io::Result<Swarm<Behaviour>> {
     let keypair = identity.keypair();
@@ -95,6 +97,7 @@ pub(super) fn build(
         relay: always(relay::Behaviour::new(local, paths::relay_config())),
         punching: dcutr::Behaviour::new(local),
         dht: leaders::dht(local),
+        autonat: reach::autonat(local, tuning.probe_pause),
     };
     let config = libp2p::swarm::Config::with_executor(spawn).with_idle_connection_timeout(IDLE);
     Ok(Swarm::new(transport, behaviour, local, config))

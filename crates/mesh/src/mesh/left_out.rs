@@ -60,5 +60,5 @@ fn record(foreigner: &Foreigner, now: Instant) -> PeerRecord {
     let peer_id = id.to_string();
     let status = v1::NodeStatus { peer_id, name, version, addresses, ..Default::default() };
     let age = now.saturating_duration_since(foreigner.met);
-    PeerRecord { status, state, age, local: false, copied_at: Vec::new(), relay: None }
+    PeerRecord { status, state, age, local: false, copied_at: Vec::new(), relay: None, reach: Vec::new() }
 }

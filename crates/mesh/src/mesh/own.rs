@@ -1,16 +1,52 @@
 //! What this node says of itself, as peers hear it and as the view and the admin show it.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
 use mesh_proto::{convert, v1};
 use mesh_types::{PeerState, PeerView};
 
 use super::state::{Core, Local};
 use super::table::{self, Table};
-use super::{PeerRecord, telling};
+use super::{AddressReach, PeerRecord, reach, telling};
+use crate::{address, identity};
+
+impl Local {
+    /// Makes what others are told of addresses anew.
+    pub(super) fn rank(&mut self) {
+        let ranked = reach::rank(&self.own, &self.reach);
+        self.addresses = ranked.into_iter().map(|at| address::multiaddr(at.ip(), at.port())).collect();
+    }
+}
 
 impl Core {
+    /// The host's interfaces changed, or were read for the first time.
+    pub(super) fn addresses_changed(&self) {
+        let at = |ip| SocketAddr::new(ip, self.listen.port());
+        self.change_addresses(|local| local.own = address::reachable(self.listen.ip()).into_iter().map(at).collect());
+    }
+
+    /// Members have found where they reach this node, and where they do not.
+    pub(super) fn reached(&self, found: Vec<AddressReach>) {
+        self.change_addresses(|local| local.reach = found);
+    }
+
+    fn change_addresses(&self, change: impl FnOnce(&mut Local)) {
+        {
+            let mut local = self.local();
+            change(&mut local);
+            local.rank();
+        }
+        self.changed();
+    }
+
+    pub(super) fn full_addresses(&self) -> Vec<Multiaddr> {
+        let Some(id) = identity::to_libp2p(&self.id) else { return Vec::new() };
+        self.local().addresses.iter().map(|address| address.clone().with(Protocol::P2p(id))).collect()
+    }
+
     /// This node's status without its number and its peers; `None` until it is published.
     pub(super) fn compose(&self, local: &Local) -> Option<v1::NodeStatus> {
         let said = local.said.as_ref()?;
@@ -63,7 +99,15 @@ impl Core {
         let peers = self.table().links(0).map(|link| link.to).collect();
         let status = v1::NodeStatus { sequence: local.sequence, peers, ..status };
         let copied_at = local.copied_at.iter().cloned().collect();
-        PeerRecord { status, state: local_state(&local), age: Duration::ZERO, local: true, copied_at, relay: None }
+        PeerRecord {
+            status,
+            state: local_state(&local),
+            age: Duration::ZERO,
+            local: true,
+            copied_at,
+            relay: None,
+            reach: local.reach.clone(),
+        }
     }
 }
 

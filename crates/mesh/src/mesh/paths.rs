@@ -118,6 +118,12 @@ impl Paths {
         }
     }
 
+    /// The last direct connection to `peer` that was dialled at `address`, where there is another direct one beside it.
+    pub(super) fn surplus(&self, peer: &PeerId, address: &Multiaddr) -> Option<ConnectionId> {
+        let direct = || self.connections.get(peer).into_iter().flatten().filter(|one| one.path == Path::Direct);
+        direct().rfind(|one| one.remote == *address).filter(|_| direct().count() > 1).map(|one| one.id)
+    }
+
     /// The best way to `peer`; `None`: it is not connected.
     pub(super) fn to(&self, peer: &PeerId) -> Option<Path> {
         let paths = || self.connections.get(peer).into_iter().flatten().map(|one| one.path);
@@ -161,12 +167,17 @@ mod tests {
         assert_eq!(through.to_string(), format!("{address}/p2p/{relay}/p2p-circuit/p2p/{peer}"));
         assert!(is_circuit(&through) && !is_circuit(&address));
 
-        let [one, two] = [1, 2].map(ConnectionId::new_unchecked);
+        let [one, two, three] = [1, 2, 3].map(ConnectionId::new_unchecked);
         let mut paths = Paths::default();
         paths.opened(peer, one, &dialled(&through));
         assert_eq!(paths.to(&peer), Some(Path::Relayed(relay)));
-        paths.opened(peer, two, &dialled(&address.with(Protocol::P2p(peer))));
+        let direct = address.with(Protocol::P2p(peer));
+        paths.opened(peer, two, &dialled(&direct));
         assert_eq!(paths.to(&peer), Some(Path::Direct));
+        assert_eq!(paths.surplus(&peer, &direct), None, "the only direct one");
+        paths.opened(peer, three, &dialled(&direct));
+        assert_eq!((paths.surplus(&peer, &direct), paths.surplus(&peer, &through)), (Some(three), None));
+        paths.closed(peer, three);
         paths.closed(peer, two);
         assert_eq!(paths.to(&peer), Some(Path::Relayed(relay)));
         paths.closed(peer, one);

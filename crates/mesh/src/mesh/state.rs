@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use libp2p::Multiaddr;
-use libp2p::multiaddr::Protocol;
 use mesh_proto::v1;
 use mesh_types::{MeshView, PeerId};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -27,9 +26,9 @@ use super::search::{self, Searches};
 use super::swarm::{Command, Source};
 use super::table::{self, Table};
 use super::telling::Said;
-use super::{Config, LocalStatus, membership_service, renewal};
+use super::{AddressReach, Config, LocalStatus, membership_service, renewal};
 use crate::admission::Door;
-use crate::{Membership, address, identity};
+use crate::{Membership, identity};
 
 /// How long calls of peers may go on after shutdown began.
 const CLOSING_DEADLINE: Duration = Duration::from_secs(2);
@@ -73,6 +72,11 @@ pub(super) struct Parts {
 #[derive(Default)]
 pub(super) struct Local {
     pub(super) said: Option<LocalStatus>,
+    /// Where this host's interfaces let others in.
+    pub(super) own: Vec<SocketAddr>,
+    /// What members found.
+    pub(super) reach: Vec<AddressReach>,
+    /// What others are told, made of these two.
     pub(super) addresses: Vec<Multiaddr>,
     pub(super) sequence: u64,
     /// Peers whose identity this node sees two processes use.
@@ -156,21 +160,9 @@ impl Core {
         self.grpc.channel(peer)
     }
 
-    pub(super) fn full_addresses(&self) -> Vec<Multiaddr> {
-        let Some(id) = identity::to_libp2p(&self.id) else { return Vec::new() };
-        self.local().addresses.iter().map(|address| address.clone().with(Protocol::P2p(id))).collect()
-    }
-
     pub(super) fn known_peers(&self) -> Vec<(libp2p::PeerId, Vec<Multiaddr>)> {
         let membership = self.membership();
         membership.known_peers().filter_map(|(id, list)| Some((identity::to_libp2p(id)?, list.to_vec()))).collect()
-    }
-
-    /// The host's interfaces changed, or were read for the first time.
-    pub(super) fn addresses_changed(&self) {
-        let ips = address::reachable(self.listen.ip());
-        self.local().addresses = ips.into_iter().map(|ip| address::multiaddr(ip, self.listen.port())).collect();
-        self.changed();
     }
 
     /// The first connection to `peer` stands. `address` is where it was dialled.

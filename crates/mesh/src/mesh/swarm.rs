@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use libp2p::core::ConnectedPoint;
-use libp2p::kad::{self, InboundRequest};
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{DialError, SwarmEvent};
 use libp2p::{Multiaddr, PeerId, Swarm, identify, ping};
@@ -19,9 +18,12 @@ use super::copies::Copies;
 use super::dialer::{self, Dial, Dialer};
 use super::leaders::{Found, Leaders, ModelKey};
 use super::paths::{self, Path, Paths};
+use super::reach::Reach;
 use super::reason::{self, Reason};
 use super::telling::Said;
 use crate::identity;
+
+mod discovery;
 
 const CLOSE_DEADLINE: Duration = Duration::from_secs(1);
 
@@ -57,6 +59,7 @@ pub(super) struct Driver {
     copies: Copies,
     paths: Paths,
     leaders: Leaders,
+    reach: Reach,
     /// What this node says of itself.
     said: watch::Receiver<Option<Said>>,
     commands: mpsc::Receiver<Command>,
@@ -76,8 +79,8 @@ impl Driver {
             dialer.add_lasting(peer, addresses, now);
         }
         let (leaders, said) = (Leaders::new(core.membership().mesh()), core.said.subscribe());
-        let (copies, paths) = (Copies::default(), Paths::default());
-        let mut driver = Self { core, swarm, dialer, copies, paths, leaders, said, commands };
+        let (copies, paths, reach) = (Copies::default(), Paths::default(), Reach::new(core.listen.port()));
+        let mut driver = Self { core, swarm, dialer, copies, paths, leaders, reach, said, commands };
         driver.advertise();
         driver
     }
@@ -93,11 +96,7 @@ impl Driver {
                 event = self.swarm.select_next_some() => self.on_event(event),
                 command = self.commands.recv() => match command {
                     Some(Command::Learn { peer, addresses, source }) => self.learn(peer, addresses, &source),
-                    Some(Command::Drop(peer)) => {
-                        self.dialer.forget(&peer);
-                        self.leaders.forget(&mut self.swarm.behaviour_mut().dht, &peer);
-                        let _ = self.swarm.disconnect_peer_id(peer);
-                    }
+                    Some(Command::Drop(peer)) => self.drop_peer(peer),
                     Some(Command::Hurry) => self.dialer.hurry(Instant::now()),
                     Some(Command::Seek { model, found }) => {
                         self.leaders.seek(&mut self.swarm.behaviour_mut().dht, model, found);
@@ -129,30 +128,10 @@ impl Driver {
         }
     }
 
-    /// Tells members which models this node leads now.
-    fn lead(&mut self) {
-        let said = self.said.borrow_and_update();
-        let status = said.as_ref().map(|said| &said.status).filter(|status| !status.leaving);
-        let models = status.into_iter().flat_map(|status| &status.models).map(|model| model.name.as_str());
-        self.leaders.lead(&mut self.swarm.behaviour_mut().dht, models);
-    }
-
-    /// Lets go of peers that have been away for long.
-    fn expire(&mut self) {
-        for peer in self.core.expire(Instant::now()).iter().filter_map(identity::to_libp2p) {
-            self.leaders.forget(&mut self.swarm.behaviour_mut().dht, &peer);
-        }
-    }
-
-    /// Connects to a member that is said to lead a model: what it says of itself counts.
-    fn meet(&mut self, peer: PeerId) {
-        if self.core.is_blocked(&identity::from_libp2p(&peer)) || self.swarm.is_connected(&peer) {
-            return;
-        }
-        // The addresses come with the answer that named it, which libp2p keeps for as long as the search goes on.
-        if let Err(error) = self.swarm.dial(DialOpts::peer_id(peer).build()) {
-            tracing::debug!(%peer, %error, "a member that is said to lead a model is not dialled");
-        }
+    fn drop_peer(&mut self, peer: PeerId) {
+        self.dialer.forget(&peer);
+        self.forget(&peer);
+        let _ = self.swarm.disconnect_peer_id(peer);
     }
 
     /// Tells those who ask for a place at this node where it is.
@@ -190,8 +169,9 @@ impl Driver {
             SwarmEvent::NewListenAddr { address, .. } | SwarmEvent::ExpiredListenAddr { address, .. }
                 if !paths::is_circuit(&address) =>
             {
+                self.reach.clear();
                 self.core.addresses_changed();
-                self.advertise();
+                self.found();
             }
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, num_established, .. } => {
                 let ip = endpoint.get_remote_address().ip_addr();
@@ -233,7 +213,10 @@ impl Driver {
                 peer_id,
                 connection_id,
                 info,
-            })) => self.copies.identified(&identity::from_libp2p(&peer_id), connection_id, &info.agent_version),
+            })) => {
+                self.reach.seen(peer_id, &info.observed_addr);
+                self.copies.identified(&identity::from_libp2p(&peer_id), connection_id, &info.agent_version);
+            }
             SwarmEvent::Behaviour(BehaviourEvent::Ping(ping::Event { peer, connection, result: Ok(rtt) })) => {
                 self.core.measured(&peer, rtt);
                 let sent = Instant::now() - rtt;
@@ -246,6 +229,7 @@ impl Driver {
                 self.swarm.close_connection(connection);
             }
             SwarmEvent::Behaviour(BehaviourEvent::Dht(event)) => self.on_dht_event(event),
+            SwarmEvent::Behaviour(BehaviourEvent::Autonat(event)) => self.on_autonat_event(event),
             SwarmEvent::ListenerClosed { listener_id, reason, .. } => match (self.paths.lost(listener_id), reason) {
                 (Some(relay), reason) => tracing::debug!(%relay, ?reason, "lost the place at a relay"),
                 (None, Err(error)) => tracing::error!(%error, "listening failed"),
@@ -253,20 +237,6 @@ impl Driver {
             },
             SwarmEvent::ListenerError { error, .. } => tracing::debug!(%error, "a listener failed for a moment"),
             _ => {}
-        }
-    }
-
-    fn on_dht_event(&mut self, event: kad::Event) {
-        if let kad::Event::InboundRequest { request: InboundRequest::AddProvider { record: Some(record) } } = event {
-            let is_member = self.swarm.is_connected(&record.provider)
-                && !self.core.is_blocked(&identity::from_libp2p(&record.provider));
-            if is_member {
-                self.leaders.record(&mut self.swarm.behaviour_mut().dht, record);
-            }
-            return;
-        }
-        for peer in self.leaders.on_event(&mut self.swarm.behaviour_mut().dht, event) {
-            self.meet(peer);
         }
     }
 

@@ -297,7 +297,15 @@ impl Entry {
                 (self.before.clone().unwrap_or(silent), Duration::ZERO)
             }
         };
-        PeerRecord { status, state: self.state(), age, local: false, copied_at: Vec::new(), relay: self.relay.clone() }
+        PeerRecord {
+            status,
+            state: self.state(),
+            age,
+            local: false,
+            copied_at: Vec::new(),
+            relay: self.relay.clone(),
+            reach: Vec::new(),
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use crate::admission::VERSIONS;
 mod copies;
 mod lan;
 mod leaders;
+mod reach;
 mod relay;
 mod simulation;
 mod strangers;
@@ -87,24 +88,23 @@ impl TestNode {
         listen: SocketAddr,
         change: impl FnOnce(Door) -> Door,
     ) -> Result<Self, MeshError> {
-        Self::run_with_room(name, dir, membership, listen, change, dialer::MAX_TARGETS).await
+        Self::run_with(name, dir, membership, listen, change, Tuning::default()).await
     }
 
-    /// The same; it looks for `room` peers at most by itself.
-    async fn run_with_room(
+    async fn run_with(
         name: &str,
         dir: tempfile::TempDir,
         membership: Membership,
         listen: SocketAddr,
         change: impl FnOnce(Door) -> Door,
-        room: usize,
+        tuning: Tuning,
     ) -> Result<Self, MeshError> {
         let identity = Identity::open(&DataDir::open(dir.path()).unwrap()).unwrap();
         let door = change(door(&identity, &membership));
         let config =
             Config { identity, membership, listen, name: name.to_owned(), version: "0.0.1".to_owned(), mdns: true };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        match runtime.spawn(Mesh::start_with(config, door, room)).await.unwrap() {
+        match runtime.spawn(Mesh::start_with(config, door, tuning)).await.unwrap() {
             Ok(mesh) => Ok(Self { mesh, name: name.to_owned(), runtime: Some(runtime), dir }),
             Err(error) => {
                 runtime.shutdown_background();

@@ -78,3 +78,17 @@ fn addresses_are_shown_as_people_write_them() {
     let relayed = "/ip4/192.0.2.1/tcp/1/p2p/r/p2p-circuit";
     assert_eq!(host_and_port(relayed), relayed);
 }
+
+#[test]
+fn an_address_shows_who_comes_through() {
+    let mut mesh = mesh();
+    let reach = |reached: &[&str], missed: &[&str]| {
+        let texts = |ids: &[&str]| ids.iter().map(ToString::to_string).collect();
+        v1::AddressReach { address: "192.0.2.7:9338".into(), reached_by: texts(reached), missed_by: texts(missed) }
+    };
+    assert!(status(&mesh, &Screen::default()).contains("192.0.2.7:9338\n"));
+    mesh.peers[0].reach = vec![reach(&["b"], &["c", "d"])];
+    let text = status(&mesh, &Screen::default());
+    assert!(text.contains("192.0.2.7:9338 (reached by 1 of 3 that tried)"), "{text}");
+    assert_eq!(json::peers(&mesh)["peers"][0]["reach"][0]["missed_by"], json!(["c", "d"]));
+}

@@ -15,7 +15,8 @@ impl TestNode {
     async fn join_crowded(name: &str, other: &Self) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let membership = Membership::join(&DataDir::open(dir.path()).unwrap(), &other.mesh.token()).unwrap();
-        let node = Self::run_with_room(name, dir, membership, localhost(0), |door| door, 1).await.unwrap();
+        let tuning = Tuning { room: 1, ..Tuning::default() };
+        let node = Self::run_with(name, dir, membership, localhost(0), |door| door, tuning).await.unwrap();
         node.mesh.joined(PATIENCE).await.unwrap();
         node.mesh.publish(LocalStatus::default());
         node
@@ -93,7 +94,8 @@ async fn a_record_that_is_not_true_gains_nothing() {
     let tasks = TaskTracker::new();
     let (door, spawner) = (Arc::new(door(&identity, &membership)), tasks.clone());
     let agent = super::super::copies::agent("0.0.1", 1);
-    let mut liar = behaviour::build(&identity, door, agent, move |task| _ = spawner.spawn(task)).unwrap();
+    let mut liar =
+        behaviour::build(&identity, door, agent, Tuning::default(), move |task| _ = spawner.spawn(task)).unwrap();
     let address = middle.mesh.token().bootstrap[0].clone();
     let host = identity::to_libp2p(&middle.id()).unwrap();
     liar.behaviour_mut().dht.add_address(&host, address);

@@ -8,7 +8,11 @@ impl TestNode {
     /// Joins the mesh of `other`, and tells everybody an address that nobody can reach.
     async fn join_hidden(name: &str, other: &Self) -> Self {
         let node = Self::with_token(name, &other.mesh.token()).await;
-        node.mesh.core.local().addresses = vec!["/ip4/255.255.255.255/tcp/9".parse().unwrap()];
+        {
+            let mut local = node.mesh.core.local();
+            local.own = vec![SocketAddr::from(([255, 255, 255, 255], 9))];
+            local.rank();
+        }
         node.mesh.joined(PATIENCE).await.unwrap();
         node.mesh.serve_grpc(tonic::service::Routes::new(InferenceServer::new(Echo)));
         node.mesh.publish(LocalStatus::default());
