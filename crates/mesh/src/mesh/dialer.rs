@@ -113,9 +113,9 @@ impl Dialer {
         }
     }
 
-    /// Wants `peer` no more.
-    pub(super) fn forget(&mut self, peer: &PeerId) {
-        self.targets.remove(peer);
+    /// Wants `peer` no more. Returns where it was.
+    pub(super) fn forget(&mut self, peer: &PeerId) -> Vec<Multiaddr> {
+        self.targets.remove(peer).map(|target| target.addresses).unwrap_or_default()
     }
 
     /// A direct connection to `peer` stands, whoever dialled.

@@ -119,6 +119,9 @@ impl Core {
         let is_news = self.membership().unblock(peer);
         if let Some(peer) = identity::to_libp2p(peer) {
             self.door.unblock(&peer);
+            if self.commands.try_send(Command::Resume(peer)).is_err() {
+                tracing::debug!(%peer, "a peer that may come again is not dialled: it comes when it is its time");
+            }
         }
         self.membership_changed.notify_one();
         is_news

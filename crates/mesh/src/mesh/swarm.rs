@@ -1,6 +1,7 @@
 //! The task that drives the libp2p swarm: dials, and turns connections that come and go into the peer table and
 //! presences. [`super::behaviour`] is what it drives.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ use crate::identity;
 mod discovery;
 
 const CLOSE_DEADLINE: Duration = Duration::from_secs(1);
+/// Peers whose addresses are remembered while they are kept out.
+const MAX_DROPPED: usize = 256;
 
 /// What the rest of the mesh asks of the swarm's task.
 pub(super) enum Command {
@@ -33,6 +36,8 @@ pub(super) enum Command {
     Learn { peer: PeerId, addresses: Vec<Multiaddr>, source: Source },
     /// Closes all connections to `peer`, and dials it no more.
     Drop(PeerId),
+    /// Dials `peer`, which was dropped, where it was then: it waits long between its own attempts, all of which failed.
+    Resume(PeerId),
     /// Dials everybody that is away at once: what kept them from admitting this node may be over.
     Hurry,
     /// Asks members who leads a model, connects to those that are said to, and tells whether there are any.
@@ -60,6 +65,8 @@ pub(super) struct Driver {
     paths: Paths,
     leaders: Leaders,
     reach: Reach,
+    /// Where peers were that are kept out.
+    dropped: HashMap<PeerId, Vec<Multiaddr>>,
     /// What this node says of itself.
     said: watch::Receiver<Option<Said>>,
     commands: mpsc::Receiver<Command>,
@@ -80,7 +87,8 @@ impl Driver {
         }
         let (leaders, said) = (Leaders::new(core.membership().mesh()), core.said.subscribe());
         let (copies, paths, reach) = (Copies::default(), Paths::default(), Reach::new(core.listen.port()));
-        let mut driver = Self { core, swarm, dialer, copies, paths, leaders, reach, said, commands };
+        let mut driver =
+            Self { core, swarm, dialer, copies, paths, leaders, reach, dropped: HashMap::new(), said, commands };
         driver.advertise();
         driver
     }
@@ -97,6 +105,11 @@ impl Driver {
                 command = self.commands.recv() => match command {
                     Some(Command::Learn { peer, addresses, source }) => self.learn(peer, addresses, &source),
                     Some(Command::Drop(peer)) => self.drop_peer(peer),
+                    Some(Command::Resume(peer)) => {
+                        if let Some(addresses) = self.dropped.remove(&peer) {
+                            self.dialer.learn(peer, &addresses, None, Instant::now());
+                        }
+                    }
                     Some(Command::Hurry) => self.dialer.hurry(Instant::now()),
                     Some(Command::Seek { model, found }) => {
                         self.leaders.seek(&mut self.swarm.behaviour_mut().dht, model, found);
@@ -129,7 +142,10 @@ impl Driver {
     }
 
     fn drop_peer(&mut self, peer: PeerId) {
-        self.dialer.forget(&peer);
+        let addresses = self.dialer.forget(&peer);
+        if self.dropped.len() < MAX_DROPPED && !addresses.is_empty() {
+            self.dropped.insert(peer, addresses);
+        }
         self.forget(&peer);
         let _ = self.swarm.disconnect_peer_id(peer);
     }
