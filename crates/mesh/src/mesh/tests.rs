@@ -1,26 +1,21 @@
 //! Whole meshes on loopback, with real sockets.
 
-use std::io;
 use std::time::Duration;
 
-use mesh_proto::v1;
-use mesh_proto::v1::inference_client::InferenceClient;
-use mesh_proto::v1::inference_server::{Inference, InferenceServer};
 use mesh_types::{ErrorClass, PeerState};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
-use tonic::{Code, Request, Response, Status};
 
 use super::*;
 use crate::DataDir;
-use crate::admission::VERSIONS;
 
+mod calls;
 mod copies;
 mod lan;
 mod leaders;
+mod port;
 mod reach;
 mod relay;
+mod renewal;
 mod simulation;
 mod strangers;
 
@@ -225,50 +220,6 @@ async fn who_does_not_know_the_secret_stays_out_and_is_told_why() {
 }
 
 #[tokio::test]
-async fn strangers_on_the_port_get_nothing_in_no_time() {
-    let alpha = TestNode::start_with("alpha", tempfile::tempdir().unwrap(), None, localhost(0), |door| {
-        door.with(VERSIONS, Duration::from_millis(300))
-    });
-    let alpha = alpha.await.unwrap();
-    for words in [&b"GET / HTTP/1.1\r\n\r\n"[..], b""] {
-        let mut stranger = TcpStream::connect(alpha.mesh.listen_addr()).await.unwrap();
-        stranger.write_all(words).await.unwrap();
-        let mut heard = Vec::new();
-        let read = tokio::time::timeout(PATIENCE, stranger.read_to_end(&mut heard)).await.expect("closed in time");
-        assert!(read.is_ok() || read.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset));
-        assert!(heard.len() < 64, "{heard:?}");
-    }
-    assert!(a_plain_libp2p_node_is_refused(&alpha).await);
-    assert_eq!(alpha.mesh.view().borrow().peers.len(), 1);
-}
-
-/// A node that speaks noise, yamux and ping, and knows nothing of admission.
-async fn a_plain_libp2p_node_is_refused(alpha: &TestNode) -> bool {
-    use futures::StreamExt as _;
-    use libp2p::swarm::SwarmEvent;
-    let mut swarm = libp2p::SwarmBuilder::with_new_identity()
-        .with_tokio()
-        .with_tcp(Default::default(), libp2p::noise::Config::new, libp2p::yamux::Config::default)
-        .unwrap()
-        .with_behaviour(|_| libp2p::ping::Behaviour::default())
-        .unwrap()
-        .build();
-    swarm.dial(alpha.mesh.token().bootstrap[0].clone()).unwrap();
-    tokio::time::timeout(PATIENCE, async {
-        loop {
-            match swarm.select_next_some().await {
-                // It dialled optimistically; its connection is refused as soon as it is used.
-                SwarmEvent::OutgoingConnectionError { .. } | SwarmEvent::ConnectionClosed { .. } => return true,
-                SwarmEvent::Behaviour(libp2p::ping::Event { result: Ok(_), .. }) => return false,
-                _ => {}
-            }
-        }
-    })
-    .await
-    .expect("refused in time")
-}
-
-#[tokio::test]
 async fn three_nodes_find_each_other_through_one() {
     let alpha = TestNode::up("alpha").await;
     alpha.mesh.publish(LocalStatus::default());
@@ -337,71 +288,6 @@ async fn a_node_that_leaves_says_so() {
     beta.mesh.shutdown().await;
 }
 
-/// Answers with the caller's id.
-struct Echo;
-
-#[tonic::async_trait]
-impl Inference for Echo {
-    type GenerateStream = futures::stream::Empty<Result<v1::GenerateEvent, Status>>;
-
-    async fn generate(&self, _: Request<v1::GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
-        Err(Status::unimplemented("not here"))
-    }
-
-    async fn tokenize(&self, _: Request<v1::TokenizeRequest>) -> Result<Response<v1::TokenizeReply>, Status> {
-        Err(Status::unimplemented("not here"))
-    }
-
-    async fn embed(&self, _: Request<v1::EmbedRequest>) -> Result<Response<v1::EmbedReply>, Status> {
-        Err(Status::unimplemented("not here"))
-    }
-
-    async fn detokenize(&self, call: Request<v1::DetokenizeRequest>) -> Result<Response<v1::DetokenizeReply>, Status> {
-        let caller = call.extensions().get::<Caller>().ok_or(Status::internal("nobody calls"))?;
-        Ok(Response::new(v1::DetokenizeReply { text: caller.0.to_string() }))
-    }
-}
-
-async fn echo(from: &TestNode, to: &PeerId) -> Result<String, Status> {
-    let call = async {
-        let mut there = InferenceClient::new(from.mesh.channel(to));
-        Ok(there.detokenize(v1::DetokenizeRequest::default()).await?.into_inner().text)
-    };
-    tokio::time::timeout(PATIENCE, call).await.expect("answered in time")
-}
-
-#[tokio::test]
-async fn peers_call_each_other_and_themselves() {
-    let alpha = TestNode::up("alpha").await;
-    let beta = TestNode::join("beta", &alpha).await;
-    let unknown = echo(&beta, &alpha.id()).await.unwrap_err();
-    assert_eq!(unknown.code(), Code::Unimplemented);
-    alpha.mesh.serve_grpc(tonic::service::Routes::new(InferenceServer::new(Echo)));
-    assert_eq!(echo(&beta, &alpha.id()).await.unwrap(), beta.id().as_str());
-    assert_eq!(echo(&alpha, &alpha.id()).await.unwrap(), alpha.id().as_str());
-    // Many at once, from several sides: no stream is lost.
-    let gamma = TestNode::join("gamma", &alpha).await;
-    let calls = (0..20).map(|_| async { (echo(&beta, &alpha.id()).await, echo(&gamma, &alpha.id()).await) });
-    for (at_beta, at_gamma) in futures::future::join_all(calls).await {
-        assert_eq!(at_beta.unwrap(), beta.id().as_str());
-        assert_eq!(at_gamma.unwrap(), gamma.id().as_str());
-    }
-    alpha.sees("beta", PeerState::Ready).await;
-
-    // A channel outlives its connection.
-    let (name, dir, listen) = alpha.kill();
-    beta.sees("", PeerState::Gone).await;
-    let (id, asked) = (beta.mesh.view().borrow().peers[1].id.clone(), std::time::Instant::now());
-    let lost = echo(&beta, &id).await.unwrap_err();
-    assert_eq!(lost.code(), Code::Unavailable, "{lost:?}");
-    assert!(asked.elapsed() < Duration::from_secs(5));
-    let alpha = TestNode::start(&name, dir, None, listen).await.unwrap();
-    alpha.mesh.serve_grpc(tonic::service::Routes::new(InferenceServer::new(Echo)));
-    alpha.mesh.publish(LocalStatus::default());
-    beta.sees("alpha", PeerState::Ready).await;
-    assert_eq!(echo(&beta, &alpha.id()).await.unwrap(), beta.id().as_str());
-}
-
 #[tokio::test]
 async fn where_nobody_answers_each_address_is_named() {
     let alpha = TestNode::up("alpha").await;
@@ -462,60 +348,4 @@ async fn a_token_is_made_while_the_status_changes() {
         eprintln!("{both:?}");
         std::process::abort();
     }
-}
-
-#[tokio::test]
-async fn a_replaced_token_stops_and_members_stay_even_those_that_were_away() {
-    let alpha = TestNode::up("alpha").await;
-    alpha.mesh.publish(LocalStatus::default());
-    let old = alpha.mesh.token();
-    let beta = TestNode::join("beta", &alpha).await;
-    let away = TestNode::join("away", &alpha).await;
-    alpha.sees("away", PeerState::Ready).await;
-    let (_, dir, _) = away.kill();
-    alpha.sees("away", PeerState::Gone).await;
-
-    // Beta replaces it, and alpha hears.
-    alpha.sees("beta", PeerState::Ready).await;
-    beta.mesh.rotate_token().await.unwrap();
-    alpha.is_at_epoch(2).await;
-    let stranger = TestNode::with_token("stranger", &old).await;
-    let error = stranger.mesh.joined(PATIENCE).await.unwrap_err().to_string();
-    assert!(error.contains("it was replaced (epoch 2), ask for a new token"), "{error}");
-
-    let back = TestNode::start("away", dir, None, localhost(0)).await.unwrap();
-    back.mesh.publish(LocalStatus::default());
-    back.is_at_epoch(2).await;
-    let newcomer = TestNode::join("newcomer", &back).await;
-    newcomer.sees("away", PeerState::Ready).await;
-}
-
-#[tokio::test]
-async fn a_blocked_peer_is_thrown_out_everywhere_and_may_be_let_in_again() {
-    let alpha = TestNode::up("alpha").await;
-    alpha.mesh.publish(LocalStatus::default());
-    let beta = TestNode::join("beta", &alpha).await;
-    let bad = TestNode::join("bad", &alpha).await;
-    beta.sees("bad", PeerState::Ready).await;
-    bad.sees("beta", PeerState::Ready).await;
-    let presence = (alpha.mesh.presence(&bad.id()), beta.mesh.presence(&bad.id()));
-    assert!(alpha.mesh.block(&bad.id()) && !alpha.mesh.block(&bad.id()));
-    until(&presence.0).await;
-    until(&presence.1).await;
-    assert_eq!(beta.mesh.blocked(), [bad.id()]);
-    alpha.sees("bad", PeerState::Gone).await;
-    assert!(!alpha.mesh.is_admitted(&bad.id()));
-    assert!(echo(&bad, &alpha.id()).await.is_err());
-
-    // It would come by itself, some time later. One that knows nobody any more comes back because it is dialled.
-    let (id, (name, dir, listen)) = (bad.id(), bad.kill());
-    let file = dir.path().join("membership.json");
-    let mut kept: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    kept["peers"] = serde_json::json!({});
-    std::fs::write(&file, kept.to_string()).unwrap();
-    let bad = TestNode::start(&name, dir, None, listen).await.unwrap();
-    bad.mesh.publish(LocalStatus::default());
-    assert!(alpha.mesh.unblock(&id) && alpha.mesh.blocked().is_empty());
-    bad.sees("alpha", PeerState::Ready).await;
-    bad.sees("beta", PeerState::Ready).await;
 }

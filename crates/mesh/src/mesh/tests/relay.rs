@@ -1,7 +1,9 @@
 //! Peers that no direct way joins.
 
+use mesh_proto::v1::inference_server::InferenceServer;
 use mesh_types::PeerState;
 
+use super::calls::{Echo, echo};
 use super::*;
 
 impl TestNode {

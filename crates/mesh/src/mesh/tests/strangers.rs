@@ -1,5 +1,6 @@
 //! Who may not be here gets nothing, over real sockets: each kind of stranger, and what the node says of it.
 
+use std::io;
 use std::pin::Pin;
 use std::sync::Mutex;
 use std::task::{Context, Poll};
@@ -12,7 +13,9 @@ use libp2p::core::{Endpoint, Transport as _};
 use libp2p::identity::Keypair;
 use libp2p::{noise, tcp, yamux};
 use mesh_types::PeerView;
+use tonic::Code;
 
+use super::calls::echo;
 use super::*;
 use crate::admission::{AdmissionError, Admit, Credentials};
 use crate::mesh::stall::StallGuard;
