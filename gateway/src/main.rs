@@ -25,7 +25,7 @@ use crate::settings::{Args, Settings, SettingsError};
 /// How long the first member of the mesh may take to accept this gateway.
 const JOIN: Duration = Duration::from_secs(15);
 /// What is logged unless `RUST_LOG` says otherwise.
-const LOG_FILTER: &str = "info,libp2p=warn,h2=warn,hyper=warn,tonic=warn";
+const LOG_FILTER: &str = "info,libp2p=warn,libp2p_kad=error,h2=warn,hyper=warn,tonic=warn";
 const FAILED: u8 = 1;
 const WRONG_USAGE: u8 = 2;
 

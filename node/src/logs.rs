@@ -7,8 +7,9 @@ use std::sync::OnceLock;
 use mesh_gateway::announce::Format;
 use tracing_subscriber::EnvFilter;
 
-/// What is logged unless `RUST_LOG` says otherwise.
-const DEFAULT_FILTER: &str = "info,llama.cpp=error,libp2p=warn,quinn=warn,h2=warn,hyper=warn,tonic=warn";
+/// What is logged unless `RUST_LOG` says otherwise. A node that is alone is nothing to warn of.
+const DEFAULT_FILTER: &str =
+    "info,llama.cpp=error,libp2p=warn,libp2p_kad=error,quinn=warn,h2=warn,hyper=warn,tonic=warn";
 /// Tells a stage's child process its parent's format.
 const STAGE_LOG_FORMAT: &str = "MESH_NODE_STAGE_LOG_FORMAT";
 
