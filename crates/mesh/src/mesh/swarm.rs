@@ -189,6 +189,8 @@ impl Driver {
                 self.core.addresses_changed();
                 self.found();
             }
+            // By what a member says: only what this node tells others stands.
+            SwarmEvent::ExternalAddrConfirmed { .. } => self.advertise(),
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, num_established, .. } => {
                 let ip = endpoint.get_remote_address().ip_addr();
                 self.copies.connected(&identity::from_libp2p(&peer_id), connection_id, ip, Instant::now());
