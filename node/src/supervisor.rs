@@ -31,6 +31,7 @@ use crate::serve::{Availability, ServedModel};
 use crate::settings::StageSettings;
 use crate::stages::{HostedStage, StageHost};
 
+use load::RemoteStage;
 use moves::{Moved, Moves};
 
 pub(crate) use placement::ADVICE;
@@ -80,6 +81,8 @@ pub struct Supervisor {
     digest: Option<Digest>,
     /// This node's own stage of an earlier placement, loaded still.
     own_stage: Option<Arc<HostedStage>>,
+    /// Stages on peers of an earlier placement, loaded still.
+    left: Vec<RemoteStage>,
     /// Placements whose last runs go on, after others took over.
     retiring: JoinSet<()>,
     moves: Moves,
@@ -115,7 +118,7 @@ impl Supervisor {
     pub fn new(model: Arc<ServedModel>, split: Split, parts: Parts) -> Self {
         let shape = placement::shape_of(&model, &parts.settings);
         let (retiring, moves) = (JoinSet::new(), Moves::default());
-        Self { model, split, shape, parts, digest: None, own_stage: None, retiring, moves }
+        Self { model, split, shape, parts, digest: None, own_stage: None, left: Vec::new(), retiring, moves }
     }
 
     /// Serves the model until `stop`; then runs get some seconds to finish.
@@ -144,6 +147,7 @@ impl Supervisor {
             }
         }
         self.forget_own_stage().await;
+        self.forget_left(&[]).await;
         self.waiting(LEAVING);
         while self.retiring.join_next().await.is_some() {}
     }
@@ -155,7 +159,7 @@ impl Supervisor {
             Err((placement, error)) => {
                 let reason = error.to_string();
                 self.waiting(&reason);
-                self.release(placement).await;
+                self.discard(placement).await;
                 return Some(reason);
             }
         };
@@ -185,7 +189,7 @@ impl Supervisor {
             };
             self.waiting(reason.as_deref().unwrap_or(LEAVING));
             serving.pipeline.shutdown(DRAIN_LIMIT).await;
-            self.release(serving.placement).await;
+            self.release(serving.placement);
             return reason;
         }
     }

@@ -278,14 +278,16 @@ fn a_killed_worker_breaks_the_stream_and_a_new_one_mends_the_model() {
 #[test]
 fn a_killed_stage_process_breaks_the_stream_and_is_replaced() {
     let cluster = Cluster::start("2048");
-    for node in [&cluster.worker, &cluster.holder] {
+    for (node, other) in [(&cluster.worker, &cluster.holder), (&cluster.holder, &cluster.worker)] {
         let answer = cluster.begun_stream();
         let [stage] = node.stage_processes()[..] else { panic!("one stage on each node") };
+        let kept = other.stage_processes();
         let killed = Instant::now();
         signal(stage, 9);
         assert_broken(answer, killed);
         cluster.serves_again();
         assert_ne!(node.stage_processes(), [stage]);
+        assert_eq!(other.stage_processes(), kept, "a stage that stays as it is keeps its weights");
     }
 }
 

@@ -123,6 +123,10 @@ impl Loading {
         let manifest = self.fetcher.manifest(&wanted.slice).await.map_err(|e| e.to_string())?;
         let info = ModelInfo::of(manifest.header()).map_err(|e| e.to_string())?;
         let plan = StagePlan { model: wanted.model, layers: wanted.slice.layers, limits: wanted.limits };
+        // Left from an earlier placement of its owner, which means to go on with it.
+        if let Some(stage) = self.host.loaded(&wanted.id, &plan.spec(&info)) {
+            return Ok(ByteSize(stage.child.weight_bytes()));
+        }
         let compute = Compute { kv_type: wanted.kv_type, ..self.compute.clone() };
         let memory = plan.memory(&info, &compute);
         self.host.check_room(memory)?;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mesh_engine::child::{ChildCommand, ChildStage};
 use mesh_engine::llama::LlamaStageConfig;
-use mesh_engine::{Stage, StageError};
+use mesh_engine::{Stage, StageError, StageSpec};
 use mesh_mesh::weights::Lease;
 use mesh_transport::StageDirectory;
 use mesh_types::{ByteSize, LayerRange, ModelId, PeerId, StageId, StageView};
@@ -129,6 +129,11 @@ impl StageHost {
         self.stages().contains_key(id)
     }
 
+    /// The stage of this id, where it is loaded and of this `spec`.
+    pub fn loaded(&self, id: &StageId, spec: &StageSpec) -> Option<Arc<HostedStage>> {
+        self.stages().get(id).filter(|stage| stage.child.spec() == spec).cloned()
+    }
+
     /// Ends a stage and its process. Nothing where it is not there (any more).
     pub async fn unload(&self, id: &StageId) {
         let stage = self.stages().remove(id);
@@ -210,7 +215,7 @@ impl StageDirectory for StageHost {
 
 #[async_trait::async_trait]
 impl Stage for HostedStage {
-    fn spec(&self) -> &mesh_engine::StageSpec {
+    fn spec(&self) -> &StageSpec {
         self.child.spec()
     }
 

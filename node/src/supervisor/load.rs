@@ -15,6 +15,7 @@ use mesh_routing::PlacedStage;
 use mesh_transport::{Hop, RemoteChain};
 use mesh_types::{ByteSize, LayerRange, ModelView, PeerId, PeerState, PeerView, StageId};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::{Parts, PlaceError, Placement, Supervisor, chain};
 use crate::stages::{HostedStage, reported};
@@ -27,9 +28,32 @@ const MAX_HOLDERS: usize = 16;
 const UNLOAD_LIMIT: Duration = Duration::from_secs(3);
 
 /// The stages of a placement.
+#[derive(Default)]
 pub(super) struct LoadedStages {
     pub(super) own: Option<Arc<HostedStage>>,
-    pub(super) remote: Vec<(PeerId, StageId)>,
+    pub(super) remote: Vec<RemoteStage>,
+}
+
+/// A stage on a peer.
+#[derive(Clone)]
+pub(super) struct RemoteStage {
+    pub(super) peer: PeerId,
+    pub(super) layers: LayerRange,
+    id: StageId,
+    /// The connection to the peer, with which the stage goes.
+    lost: CancellationToken,
+}
+
+impl RemoteStage {
+    /// Whether it may be there still.
+    pub(super) fn may_be_there(&self) -> bool {
+        !self.lost.is_cancelled()
+    }
+
+    /// Whether it is what a placement has at `stage`.
+    fn is(&self, stage: &PlacedStage) -> bool {
+        self.peer == stage.peer && self.layers == stage.layers && self.may_be_there()
+    }
 }
 
 /// What became of loading a placement.
@@ -49,10 +73,16 @@ pub(super) enum Tell {
 }
 
 impl Supervisor {
-    /// Loads all stages at the same time; `kept` is this node's own stage, loaded already. If one fails, those on peers
-    /// are taken down again; this node's own is given back for the next try.
-    pub(super) async fn load(&self, stages: Vec<PlacedStage>, kept: Option<Arc<HostedStage>>, tell: Tell) -> Loaded {
-        let ids: Vec<StageId> = stages.iter().map(|_| StageId::new(uuid::Uuid::now_v7().to_string())).collect();
+    /// Loads all stages at the same time, but for those in `kept` that are as they have to be. If one fails, those on
+    /// peers are taken down again; this node's own is given back for the next try.
+    pub(super) async fn load(&self, stages: Vec<PlacedStage>, kept: LoadedStages, tell: Tell) -> Loaded {
+        let LoadedStages { own: kept, remote: left } = kept;
+        // A peer that has the stage of this id answers at once.
+        let id = |stage: &PlacedStage| match left.iter().find(|left| left.is(stage)) {
+            Some(left) => left.id.clone(),
+            None => StageId::new(uuid::Uuid::now_v7().to_string()),
+        };
+        let ids: Vec<StageId> = stages.iter().map(id).collect();
         let (here, there): (Vec<_>, Vec<_>) = stages.iter().zip(&ids).partition(|(stage, _)| stage.local);
         let whole = stages.len() == 1;
         let load_here = |stage: &PlacedStage, id| self.load_here(stage.layers, whole, id, (kept.clone(), tell));
@@ -61,7 +91,13 @@ impl Supervisor {
         let (own, far) = tokio::join!(here, far);
         let own = own.map(|mut own| own.pop());
         let own_stage = own.as_ref().ok().cloned().flatten();
-        let remote = there.iter().map(|(stage, id)| (stage.peer.clone(), (*id).clone())).collect();
+        let remote = |(stage, id): &(&PlacedStage, &StageId)| RemoteStage {
+            peer: stage.peer.clone(),
+            layers: stage.layers,
+            id: (*id).clone(),
+            lost: self.parts.mesh.presence(&stage.peer),
+        };
+        let remote = there.iter().map(remote).collect();
         let loaded = LoadedStages { own: own_stage.clone(), remote };
         let chain = match (own, far) {
             (Ok(_), Ok(_)) => self.link(&there, &loaded),
@@ -77,10 +113,24 @@ impl Supervisor {
         Loaded { own: own_stage, outcome }
     }
 
+    /// Ends a placement. Its stages stay loaded, for the next one.
+    pub(super) fn release(&mut self, placement: Placement) {
+        drop(placement.chain);
+        self.left.extend(placement.loaded.remote);
+    }
+
     /// Takes a placement down, but for this node's own stage.
-    pub(super) async fn release(&self, placement: Placement) {
+    pub(super) async fn discard(&self, placement: Placement) {
         drop(placement.chain);
         unload(&self.parts, placement.loaded.remote).await;
+    }
+
+    /// Unloads stages on peers that an earlier placement has left, but for those that `stages` has too.
+    pub(super) async fn forget_left(&mut self, stages: &[PlacedStage]) {
+        let (kept, over) =
+            std::mem::take(&mut self.left).into_iter().partition(|left| stages.iter().any(|stage| left.is(stage)));
+        self.left = kept;
+        unload(&self.parts, over).await;
     }
 
     /// Unloads this node's own stage.
@@ -232,8 +282,8 @@ impl Supervisor {
 }
 
 /// Takes stages on peers down.
-pub(super) async fn unload(parts: &Parts, remote: Vec<(PeerId, StageId)>) {
-    for (peer, id) in remote {
+pub(super) async fn unload(parts: &Parts, remote: Vec<RemoteStage>) {
+    for RemoteStage { peer, id, .. } in remote {
         // A peer that is gone unloads by itself.
         if parts.mesh.presence(&peer).is_cancelled() {
             continue;

@@ -138,7 +138,7 @@ impl Supervisor {
             }
         }
         let loaded = tokio::select! {
-            loaded = self.load(stages, None, Tell::Log) => loaded,
+            loaded = self.load(stages, LoadedStages::default(), Tell::Log) => loaded,
             error = serving.pipeline.ended() => return Moved::Ended(Ended::Lost(error)),
             () = stop.cancelled() => return Moved::Ended(Ended::Stopped),
         };

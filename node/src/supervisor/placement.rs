@@ -10,7 +10,7 @@ use mesh_routing::plan::{self, Host, ModelShape, PlanError};
 use mesh_routing::{PlacedStage, PlacementError, Split, placement};
 use mesh_types::{ByteSize, LayerRange, MeshView};
 
-use super::load::Tell;
+use super::load::{LoadedStages, Tell};
 use super::{BATCH, Placement, Supervisor};
 use crate::serve::ServedModel;
 use crate::settings::StageSettings;
@@ -100,19 +100,27 @@ impl Supervisor {
         if own_layers != self.own_stage.as_ref().map(|stage| stage.spec().layers) {
             self.forget_own_stage().await;
         }
-        let loaded = self.load(stages, self.own_stage.clone(), Tell::Waiting).await;
+        self.forget_left(&stages).await;
+        let kept = LoadedStages { own: self.own_stage.clone(), remote: self.left.clone() };
+        let loaded = self.load(stages, kept, Tell::Waiting).await;
+        // They are of this placement now, or were taken down with it.
+        self.left.clear();
         self.own_stage = loaded.own;
         loaded.outcome
     }
 
     /// The placement, once there are enough peers for it.
-    async fn placed(&self) -> Result<Vec<PlacedStage>, PlaceError> {
+    async fn placed(&mut self) -> Result<Vec<PlacedStage>, PlaceError> {
         let mut view = self.parts.mesh.view();
         loop {
             let now = view.borrow_and_update().clone();
             match self.place_on(&now) {
                 Ok(stages) => return Ok(stages),
-                Err(Unplaced::Wait(why)) => self.waiting(&why),
+                Err(Unplaced::Wait(why)) => {
+                    self.waiting(&why);
+                    // Others may want the memory meanwhile.
+                    self.forget_left(&[]).await;
+                }
                 Err(Unplaced::Never(error)) => return Err(error),
             }
             if view.changed().await.is_err() {
@@ -141,10 +149,16 @@ impl Supervisor {
         }
     }
 
-    /// The nodes with what each has for this model: a stage of it that this node keeps counts as free.
+    /// The nodes with what each has for this model: stages of it that are kept for the next placement count as free.
     pub(super) fn hosts(&self, view: &MeshView) -> Vec<Host> {
         let own = self.own_stage.as_ref().map_or(0, |stage| stage.memory.0);
-        plan::hosts(view, ByteSize(self.parts.board.memory_free().0.saturating_add(own)))
+        let mut hosts = plan::hosts(view, ByteSize(self.parts.board.memory_free().0.saturating_add(own)));
+        for left in self.left.iter().filter(|left| left.may_be_there()) {
+            if let Some(host) = hosts.iter_mut().find(|host| host.peer == left.peer) {
+                host.memory = ByteSize(host.memory.0.saturating_add(self.shape.memory(left.layers).0));
+            }
+        }
+        hosts
     }
 
     pub(super) fn plan(&self, layers: LayerRange) -> StagePlan {

@@ -41,7 +41,7 @@ impl Supervisor {
         let view = self.parts.mesh.view();
         let name = view.borrow().local().map(|local| local.name.clone()).unwrap_or_default();
         let stages = vec![PlacedStage { layers, peer, name, local: true }];
-        let loaded = LoadedStages { own: None, remote: Vec::new() };
+        let loaded = LoadedStages::default();
         Ok(Placement { stages, chain: Arc::new(stage), loaded })
     }
 }
