@@ -1,5 +1,7 @@
 //! What may follow a call: the end of a list, a closing marker, another call, prose.
 
+use mesh_types::FinishReason;
+
 use super::{Reader, State, Step, fence};
 use crate::format::{Body, Part};
 use crate::parse::marker::{self, Match, blank};
@@ -23,6 +25,8 @@ impl Reader {
                 return self.to(State::Tail { closed: true });
             }
             Match::Partial if !self.has_ended() => return Step::Wait,
+            // There was no room for the rest of it.
+            Match::Partial if !closed && self.ended == Some(FinishReason::Length) => return self.wait_in_tail(),
             _ => {}
         }
         match self.next_call(rest, closed) {

@@ -65,6 +65,19 @@ fn a_key_or_value_that_is_cut_off_is_there_as_far_as_it_came() {
 }
 
 #[test]
+fn the_beginning_of_what_closes_a_call_is_no_text() {
+    let call = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}";
+    for begun in ["\n<", "</tool_", "\n</tool_call>", "\n"] {
+        let turn = pieces("hermes", "", [format!("{call}{begun}").as_str()], FinishReason::Length);
+        assert_eq!((turn.content.as_str(), calls(&turn)), ("", vec![("now", "{}")]), "{begun:?}");
+    }
+    // A model that ends by itself says what it says, and what is closed is not closed again.
+    let said = |text: &str, reason| pieces("hermes", "", [format!("{call}{text}").as_str()], reason).content;
+    assert_eq!(said("\n</tool_", FinishReason::Stop).trim(), "</tool_");
+    assert_eq!(said("</tool_call>\n</too", FinishReason::Length).trim(), "</too");
+}
+
+#[test]
 fn what_stands_beside_name_and_arguments_is_text() {
     let text =
         "<tool_call>{\"why\": \"so\", \"name\": \"now\", \"arguments\": {}, \"id\": \"x\", \"then\": 1}</tool_call>";

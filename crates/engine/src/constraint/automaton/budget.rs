@@ -43,15 +43,21 @@ impl Constrained {
         }
     }
 
-    /// Takes the next token of the way to the end: for when what was drawn is too long. Where no way is known, tokens are
-    /// taken from now on without a look at the budget.
+    /// Takes the next token of the way to the end: for when what was drawn is too long. `None` where there is nothing to
+    /// take: where the text is complete and free text may follow, which is not too long; and where no way is known, and
+    /// tokens are taken from now on without a look at the budget.
     ///
     /// # Errors
     /// [`EnforceError::Grammar`].
     pub fn take_way(&mut self) -> Result<Option<TokenId>, EnforceError> {
         self.look_for_way()?;
-        let tokens = self.way().and_then(|way| self.plan.compiler.tokenize(&way));
-        let token = tokens.and_then(|tokens| tokens.first().map(|token| TokenId(token.cast_signed())));
+        let next = match self.way().and_then(|way| self.plan.compiler.tokenize(&way)) {
+            Some(tokens) if !tokens.is_empty() => tokens.first().copied(),
+            Some(_) if !self.must_end()? => return Ok(None),
+            Some(_) => self.plan.lexicon.ends().first().copied(),
+            None => None,
+        };
+        let token = next.map(|token| TokenId(token.cast_signed()));
         if let Some(token) = token
             && self.advance(token)? == Taken::Yes
         {
@@ -59,6 +65,17 @@ impl Constrained {
         }
         self.closes = false;
         Ok(None)
+    }
+
+    /// Whether the text is complete, and nothing but more of the grammar's may follow.
+    fn must_end(&mut self) -> Result<bool, EnforceError> {
+        let is_shut = match (&self.phase, self.plan.after) {
+            (Phase::Grammar(_), After::Free) => false,
+            (Phase::Grammar(_), After::Repeat) => self.plan.immediately,
+            (Phase::Grammar(_), After::End) | (Phase::Gap { .. } | Phase::Over, _) => true,
+            _ => false,
+        };
+        Ok(is_shut && self.may_end()?)
     }
 
     /// Whether the shortest text fits at all, and with it the token that ends the generation.

@@ -1,6 +1,6 @@
 //! Texts are complete before the tokens run out.
 
-use mesh_types::Thinking;
+use mesh_types::{After, Thinking};
 use proptest::prelude::*;
 use serde_json::{Value, json as value};
 
@@ -80,6 +80,26 @@ fn a_budget_that_is_too_small_is_used_up() {
     let noise = Noise { seed: 1, temperature: 1.0, max_tokens: 5, lift: (END, 0.0) };
     let outcome = noise.run(&mut enforcer(), &constraint).expect("a text");
     assert!(!outcome.ended && "\"a long text".starts_with(&outcome.text[..2]), "{}", outcome.text);
+}
+
+/// A model that would go on and on: what is complete is ended where no room is left for more.
+#[test]
+fn a_complete_text_is_ended_where_more_does_not_fit() {
+    let call = "<tool_call>{\"name\": true}</tool_call>";
+    let grammar = format!("start: call (/[ -;\\n]/ call){{0,9}}\ncall: {}", value!(call));
+    for constraint in [
+        Constraint::immediately(grammar),
+        Constraint { after: After::Repeat, ..Constraint::immediately(format!("start: {}", value!(call))) },
+    ] {
+        let way = way(&constraint);
+        for more in 0..4 * way {
+            let noise =
+                Noise { seed: u64::from(more), temperature: 1.0, max_tokens: way + 1 + more, lift: (END, -50.0) };
+            let outcome = noise.run(&mut enforcer(), &constraint).expect("a text");
+            let is_whole = outcome.text.trim_end().ends_with(call) && outcome.text.matches(call).count() > 0;
+            assert!(is_whole, "{more} more: {:?}", outcome.text);
+        }
+    }
 }
 
 /// Schemas of a few kinds, with what they ask for.
