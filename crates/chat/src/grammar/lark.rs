@@ -3,6 +3,9 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, TokEnv};
+use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 
 /// Blanks between lexemes of JSON: one, or the beginning of an indented line, so that a model cannot spin on them.
@@ -131,6 +134,15 @@ pub(super) fn either(options: &[String]) -> String {
         ([one], false) => (*one).to_owned(),
         (some, is_optional) => format!("({}){}", some.join(" | "), if is_optional { "?" } else { "" }),
     }
+}
+
+/// Whether there is any text of the regular expression `term`, a terminal's.
+pub(super) fn is_possible(term: &str) -> bool {
+    let bytes: TokEnv = ApproximateTokEnv::single_byte_env();
+    let Ok(factory) = ParserFactory::new_simple(&bytes) else { return true };
+    let grammar = TopLevelGrammar::from_lark(format!("start: TERM\nTERM: {term}"));
+    let mut matcher = Matcher::new(factory.create_parser(grammar));
+    matcher.is_accepting().unwrap_or(false) || matcher.compute_mask().is_ok_and(|mask| !mask.is_zero())
 }
 
 /// A literal text.

@@ -174,19 +174,20 @@ impl Writer<'_, '_> {
     fn scalar(&mut self, tag: &str, schema: &Value, kinds: &[&str], place: &Place<'_>) -> Option<String> {
         let types = place.node.types();
         if kinds.contains(&"string") {
-            let mut reader = text::Reader { root: self.root, close: self.tagged.nested, relaxed: Vec::new() };
+            let mut reader = text::Reader { root: self.root, close: self.tagged.nested, types, relaxed: Vec::new() };
             let texts = reader.strings(schema);
             for keyword in reader.relaxed {
                 self.maker.relax(&place.at(keyword));
             }
             let body = match &texts {
                 _ if !types.is_string() => {
-                    mixed(&texts, schema, place.is_bound || has_bounds(schema), self.tagged.nested)
+                    mixed(&texts, schema, types, place.is_bound || has_bounds(schema), self.tagged.nested)
                 }
                 Texts::Some(term) => term.clone(),
                 Texts::Any | Texts::None => text::ANY.to_owned(),
             };
-            return Some(self.text(tag, &body));
+            // All that it could be would be read as something else.
+            return (!body.is_empty()).then(|| self.text(tag, &body));
         }
         let kinds: Vec<&str> = kinds.iter().copied().filter(|kind| !matches!(*kind, "object" | "array")).collect();
         // What a reader takes for a text cannot be anything else.

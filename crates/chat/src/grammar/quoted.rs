@@ -8,6 +8,7 @@ use super::Maker;
 use super::lark::{either, literal};
 use super::text::{self, Texts};
 use crate::schema::resolve;
+use crate::tools::schema::Types;
 
 /// Deepest nesting that is spelled out.
 const MAX_DEPTH: usize = 16;
@@ -110,7 +111,7 @@ impl Writer<'_, '_> {
     }
 
     fn string(&mut self, schema: &Value, path: &str) -> String {
-        let mut reader = text::Reader { root: self.root, close: self.quote, relaxed: Vec::new() };
+        let mut reader = text::Reader { root: self.root, close: self.quote, types: Types::STRING, relaxed: Vec::new() };
         let body = match reader.strings(schema) {
             Texts::Some(term) => term,
             Texts::Any | Texts::None => text::ANY.to_owned(),

@@ -4,7 +4,7 @@ use mesh_types::Tool;
 use serde_json::{Map, Value, json};
 
 use super::Maker;
-use super::lark::{Sequence, either, literal};
+use super::lark::{Sequence, either, is_possible, literal};
 use super::text::{self, Texts};
 use crate::format::{Part, Tagged};
 use crate::schema::{Enforceable, compiles, is_plain_object, resolve};
@@ -67,7 +67,9 @@ fn value(maker: &mut Maker, tagged: &Tagged, parameter: Parameter<'_>) -> Option
         tagged.values.iter().flat_map(|pattern| pattern.iter()).any(|part| matches!(part, Part::Kind(..)));
     let key = Key::Is(parameter.name);
     let mut options = Vec::new();
-    let mut reader = text::Reader { root: parameter.root, close: tagged.close, relaxed: Vec::new() };
+    // Where strings are marked as such, a reader takes every text for one.
+    let looked_for = if marks_strings { Types::STRING } else { parameter.types };
+    let mut reader = text::Reader { root: parameter.root, close: tagged.close, types: looked_for, relaxed: Vec::new() };
     let texts = reader.strings(parameter.property);
     let relaxed = reader.relaxed;
     let is_text = parameter.types.is_string();
@@ -78,13 +80,20 @@ fn value(maker: &mut Maker, tagged: &Tagged, parameter: Parameter<'_>) -> Option
             (Texts::None, true) => None,
             (Texts::Any, true) => Some(text::ANY.to_owned()),
             (Texts::Some(term), true) => Some(term.clone()),
-            (texts, false) => Some(mixed(texts, parameter.property, has_bounds(parameter.property), tagged.close)),
+            (texts, false) => {
+                let is_bound = has_bounds(parameter.property);
+                Some(mixed(texts, parameter.property, parameter.types, is_bound, tagged.close))
+            }
         };
         if let Some(body) = body {
             for keyword in relaxed {
                 maker.relax(&format!("properties.{}.{keyword}", parameter.name));
             }
             // A newline on either side of a value is layout.
+            // All that it could be would be read as something else.
+            if body.is_empty() {
+                return None;
+            }
             let body = match tagged.newlines && body != text::ANY {
                 true => format!("{body} \"\\n\""),
                 false => body,
@@ -122,20 +131,30 @@ fn document(parameter: &Parameter<'_>, not_text: bool) -> Value {
     schema
 }
 
-/// Text that may also be read as something else than a string. `is_bound`: not as anything of its type.
-pub(super) fn mixed(texts: &Texts, property: &Value, is_bound: bool, close: &str) -> String {
+/// Text that a reader takes for what it looks like, of `types`: strings that look like nothing else, and what else
+/// `property` allows whatever its value. `is_bound`: more than types is said of what is no string.
+pub(super) fn mixed(texts: &Texts, property: &Value, types: Types, is_bound: bool, close: &str) -> String {
     let strings = match texts {
-        Texts::Some(term) => Some(term.clone()),
-        // What a reader takes for a number or a structure has to be one of those that are allowed: rather none.
-        Texts::Any if is_bound => {
-            let numbers = r"~/\s*-?[0-9.][0-9.eE+-]*\s*/";
-            let others = r"~/\s*[\[{](?s:.*)/ & ~/\s*([Tt]rue|[Ff]alse)\s*/";
-            Some(format!("({} & {numbers} & {others} & {})", text::ANY, text::without(close)))
-        }
-        Texts::Any => return text::ANY.to_owned(),
+        Texts::Any if !is_bound => return text::ANY.to_owned(),
+        Texts::Any => Some(only_strings(&format!("{} & {}", text::ANY, text::without(close)), types)),
+        Texts::Some(term) => Some(only_strings(term, types)).filter(|term| is_possible(term)),
         Texts::None => None,
     };
     either(&strings.into_iter().chain(scalars_of(property)).collect::<Vec<_>>())
+}
+
+/// The texts of `term` that a reader takes for strings, where it looks for values of `types`.
+fn only_strings(term: &str, types: Types) -> String {
+    let others = [
+        (types.may_be_number(), r"-?[0-9.][0-9.eE+-]*"),
+        (types.may_be_boolean(), "([Tt]rue|[Ff]alse)"),
+        (types.may_be_null(), "(null|None)"),
+        (types.may_be_object(), r"\{(?s:.*)"),
+        (types.may_be_list(), r"\[(?s:.*)"),
+    ];
+    let others = others.iter().filter(|(is_looked_for, _)| *is_looked_for);
+    let others: String = others.map(|(_, regex)| format!(r" & ~/\s*{regex}\s*/")).collect();
+    format!("({term}{others})")
 }
 
 /// Whether more is said of what is no string than its types.
@@ -144,32 +163,43 @@ pub(super) fn has_bounds(schema: &Value) -> bool {
         !matches!(name, "type" | "anyOf" | "oneOf" | "minLength" | "maxLength" | "pattern" | "format" | "title")
     };
     let Some(fields) = schema.as_object() else { return false };
-    let parts = ["anyOf", "oneOf"].into_iter().filter_map(|name| schema.get(name)?.as_array()).flatten();
-    fields.keys().any(|name| is_bound(name)) || parts.into_iter().any(has_bounds)
+    let mut parts = parts_of(schema).peekable();
+    let is_narrowed = parts.peek().is_some() && fields.contains_key("type");
+    is_narrowed || fields.keys().any(|name| is_bound(name)) || parts.any(has_bounds)
 }
 
-/// Values without quotes that are no strings, of the types and values that `schema` lists.
+fn parts_of(schema: &Value) -> impl Iterator<Item = &Value> {
+    ["anyOf", "oneOf"].into_iter().filter_map(|name| schema.get(name)?.as_array()).flatten()
+}
+
+/// Values without quotes that are no strings: those that `schema` lists, and all of the types that it says no more of.
 fn scalars_of(schema: &Value) -> Vec<String> {
-    let listed = schema.get("enum").and_then(Value::as_array).into_iter().flatten().chain(schema.get("const"));
-    let listed = listed.filter(|value| !value.is_string() && !value.is_array() && !value.is_object());
-    let mut scalars: Vec<String> = listed.map(|value| super::lark::literal(&value.to_string())).collect();
+    let says = |names: &[&str]| names.iter().any(|name| schema.get(name).is_some());
+    if says(&["enum", "const"]) {
+        let listed = schema.get("enum").and_then(Value::as_array).into_iter().flatten().chain(schema.get("const"));
+        let listed = listed.filter(|value| !value.is_string() && !value.is_array() && !value.is_object());
+        return listed.map(|value| literal(&value.to_string())).collect();
+    }
+    if says(&["$ref", "allOf"]) {
+        return Vec::new();
+    }
+    if says(&["anyOf", "oneOf"]) {
+        return if says(&["type"]) { Vec::new() } else { parts_of(schema).flat_map(scalars_of).collect() };
+    }
     let names: Vec<&str> = match schema.get("type") {
         Some(Value::String(name)) => vec![name],
         Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
         _ => Vec::new(),
     };
-    if schema.get("enum").is_none() && schema.get("const").is_none() && !has_bounds(schema) {
-        scalars.extend(names.into_iter().filter_map(|name| match name {
-            "null" => Some("\"null\"".to_owned()),
-            "boolean" => Some("(\"true\" | \"false\")".to_owned()),
-            "integer" => Some("/-?(0|[1-9][0-9]{0,15})/".to_owned()),
-            "number" => Some("/-?(0|[1-9][0-9]{0,15})(\\.[0-9]{1,15})?/".to_owned()),
-            _ => None,
-        }));
-    }
-    let parts = ["anyOf", "oneOf"].into_iter().filter_map(|name| schema.get(name)?.as_array()).flatten();
-    scalars.extend(parts.flat_map(scalars_of));
-    scalars
+    let has_bounds = says(&["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"]);
+    let scalar = |name| match name {
+        "null" => Some("\"null\""),
+        "boolean" => Some("(\"true\" | \"false\")"),
+        "integer" if !has_bounds => Some("/-?(0|[1-9][0-9]{0,15})/"),
+        "number" if !has_bounds => Some("/-?(0|[1-9][0-9]{0,15})(\\.[0-9]{1,15})?/"),
+        _ => None,
+    };
+    names.into_iter().filter_map(scalar).map(str::to_owned).collect()
 }
 
 /// A few parameters of any name, whose values are strings: that is what a reader takes them for.

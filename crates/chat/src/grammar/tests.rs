@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::capability::Reason;
+use crate::format::Marked;
 use crate::parse::{Turn, TurnOptions};
 
 /// Longest walk, in bytes. Those that end do it within a quarter of that, nearly all of them.
@@ -363,6 +364,55 @@ fn a_marker_may_begin_in_the_prompt() {
         let texts = if forbids { &constraint.forbid[..] } else { constraint.markers() };
         assert_eq!(texts, [">>>now\n", ">>>look_up\n", ">>>look_up_all\n", ">>>plan-trip\n"]);
     }
+}
+
+/// A string may look like a number, a list or `null`, and is read as that where the schema also has such types.
+#[test]
+fn texts_that_look_like_other_values_are_written_where_those_are_valid() {
+    let mut parameters = json!({"type": "object", "properties": {
+        "short_or_many": {"type": ["string", "integer"], "maxLength": 3, "minimum": 500},
+        "digit_or_one": {"enum": ["1", "2", 3]},
+        "word_or_false": {"enum": ["true", "yes", false]},
+        "any_or_bounded": {"anyOf": [{"type": "string"}, {"type": "number", "exclusiveMaximum": 0}]},
+        "short_or_null": {"type": ["string", "null"], "maxLength": 4},
+        "short_or_list": {"anyOf": [{"type": "string", "maxLength": 4}, {"type": "array", "items": {"const": 1}}]},
+        "word_or_object": {"oneOf": [{"type": "string", "pattern": "^[a-z{}]*$"}, {"type": "object", "properties": {"a": {"type":
+            "integer"}}, "required": ["a"]}]},
+    }});
+    let names: Vec<Value> =
+        parameters["properties"].as_object().expect("some").keys().cloned().map(Value::from).collect();
+    parameters["required"] = names.into();
+    let tagged = |format: &&Format| matches!(&format.syntax, Syntax::Marked(Marked { body: Body::Tagged(_), .. }));
+    for format in Format::all().filter(tagged) {
+        let strategy = Strategy::Native(format);
+        let mut phrases = phrases(&strategy);
+        phrases.extend(["7", "1", "-1.5", "true", "null", "None", "[1]", "[]", "{}", " 7", "{\"a\": 1}"]);
+        let asked = Asked { tools: vec![tool("f", parameters.clone())], ..Asked::of(strategy, ToolChoice::Required) };
+        let grammar = asked.enforced().constraint.and_then(|held| held.grammar).expect("a grammar");
+        let fresh = matcher(&grammar).expect("a grammar");
+        let walks = (0..60).map(|seed| {
+            walk(fresh.deep_clone(), &phrases, seed).unwrap_or_else(|why| panic!("{}: {why}", format.name))
+        });
+        let ended: Vec<String> = walks.filter_map(Walked::ended).collect();
+        assert!(ended.len() > 5, "{}: {} walks ended", format.name, ended.len());
+        for text in ended {
+            check_calls(&asked, &text).unwrap_or_else(|failed| panic!("{}: {failed}", format.name));
+        }
+    }
+}
+
+/// Nothing is both a single digit and no number: such a parameter is left out, and said.
+#[test]
+fn a_text_that_can_only_be_read_as_something_else_is_left_out() {
+    let parameters = json!({"type": "object", "properties": {
+        "digit": {"anyOf": [{"type": "string", "pattern": "^[0-9]$"}, {"type": "integer", "minimum": 10}]},
+        "city": {"type": "string"},
+    }});
+    let strategy = Strategy::Native(Format::named("qwen3_coder_xml").expect("a format"));
+    let asked = Asked { tools: vec![tool("f", parameters)], ..Asked::of(strategy, ToolChoice::Required) };
+    let enforced = asked.enforced();
+    assert_eq!(enforced.relaxed, ["tools[0].function.parameters.properties.digit"]);
+    matcher(&enforced.constraint.and_then(|held| held.grammar).expect("a grammar")).expect("a grammar");
 }
 
 /// Constants that no reader could tell from texts are left out, and said.

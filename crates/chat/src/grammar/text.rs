@@ -3,7 +3,9 @@
 use serde_json::Value;
 
 use super::lark::{escaped, literal};
+use crate::parse::json;
 use crate::schema::resolve;
+use crate::tools::schema::Types;
 
 /// Any text.
 pub(super) const ANY: &str = "/(?s:.*)/";
@@ -28,6 +30,8 @@ pub(super) struct Reader<'a> {
     pub(super) root: &'a Value,
     /// What ends a text, and can be no part of it.
     pub(super) close: &'a str,
+    /// The types that a reader of the text looks for.
+    pub(super) types: Types,
     /// Keywords that were met and cannot be enforced.
     pub(super) relaxed: Vec<&'static str>,
 }
@@ -72,8 +76,9 @@ impl Reader<'_> {
         texts
     }
 
-    fn literals(&mut self, values: &[&Value]) -> Texts {
-        let texts = values.iter().filter_map(|value| value.as_str());
+    fn literals(&self, values: &[&Value]) -> Texts {
+        let is_read_as_string = |text: &&str| self.types.value(text) == json::quoted(text);
+        let texts = values.iter().filter_map(|value| value.as_str()).filter(is_read_as_string);
         let written: Vec<String> = texts.filter(|text| !text.contains(self.close)).map(literal).collect();
         match written.is_empty() {
             true => Texts::None,
@@ -180,7 +185,7 @@ mod tests {
     use super::*;
 
     fn texts(schema: Value) -> (Texts, Vec<&'static str>) {
-        let mut reader = Reader { root: &schema, close: "</p>", relaxed: Vec::new() };
+        let mut reader = Reader { root: &schema, close: "</p>", types: Types::STRING, relaxed: Vec::new() };
         let texts = reader.strings(&schema);
         (texts, reader.relaxed)
     }

@@ -34,7 +34,31 @@ impl Types {
 
     /// Whether a list is one of these.
     pub(crate) fn may_be_list(self) -> bool {
-        self == Self::UNKNOWN || self.0 & ARRAY != 0
+        self.may_be(ARRAY)
+    }
+
+    /// Whether an object is.
+    pub(crate) fn may_be_object(self) -> bool {
+        self.may_be(OBJECT)
+    }
+
+    /// Whether a number is.
+    pub(crate) fn may_be_number(self) -> bool {
+        self.may_be(INTEGER | NUMBER)
+    }
+
+    /// Whether `true` and `false` are.
+    pub(crate) fn may_be_boolean(self) -> bool {
+        self.may_be(BOOLEAN)
+    }
+
+    /// Whether `null` is.
+    pub(crate) fn may_be_null(self) -> bool {
+        self.may_be(NULL)
+    }
+
+    fn may_be(self, types: u8) -> bool {
+        self == Self::UNKNOWN || self.0 & types != 0
     }
 
     /// A list, and nothing else.
