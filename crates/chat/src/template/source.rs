@@ -8,14 +8,17 @@
 //! - A slice of a list is a list in Python, and in minijinja something that is gone through from its beginning for each
 //!   index: what `set` makes of a slice becomes a list.
 //!
-//! And one thing is read alike, and faster: a loop that does nothing but note that it has found something looks no
-//! further ([`search`]). Some templates look through all later messages for each message.
+//! And some templates look through all messages for each message. That is read alike, and faster: a loop that does
+//! nothing but note that it has found something looks no further ([`search`]), and one that does nothing for most members
+//! of its list does not see them ([`scan`]). Macros that are one expression are written out ([`inline`]).
 
+mod inline;
+mod scan;
 mod search;
 
 /// The source to compile.
 pub(super) fn as_python_reads_it(source: &str) -> String {
-    let source = search::ended_where_found(source);
+    let source = inline::written_out(&scan::left_out(&search::ended_where_found(source)));
     let source = source.as_str();
     let mut result = String::with_capacity(source.len() + 256);
     let mut rest = source;
@@ -48,6 +51,27 @@ pub(super) fn as_python_reads_it(source: &str) -> String {
     }
     result.push_str(rest);
     result
+}
+
+/// Where tags of statements begin, but for those in comments and in `raw`.
+fn tags(source: &str) -> impl Iterator<Item = usize> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        loop {
+            let start = at + source[at..].find('{')?;
+            let tag = &source[start..];
+            let skipped = match tag.as_bytes().get(1) {
+                Some(b'#') => tag.find("#}")?,
+                Some(b'%') if word(&tag["{%".len()..]) == "raw" => tag.find("endraw").unwrap_or(tag.len()),
+                Some(b'%') => "{%".len(),
+                _ => 1,
+            };
+            at = start + skipped;
+            if skipped == "{%".len() && tag.starts_with("{%") {
+                return Some(start);
+            }
+        }
+    })
 }
 
 /// Where the tag that begins `tag` is closed.

@@ -7,7 +7,7 @@
 //!   it stays: an `else` with a `break` renders the same. So does a `break` where such a loop begins with
 //!   `{% if ns.stopped %}{% elif …`.
 
-use super::{end, word};
+use super::{end, tags, word};
 
 /// Longest body of a loop that is looked through, in bytes.
 const MAX_BODY: usize = 4096;
@@ -15,23 +15,22 @@ const MAX_BODY: usize = 4096;
 /// `source` with a `{% break %}` in each such loop.
 pub(super) fn ended_where_found(source: &str) -> String {
     let mut result = String::with_capacity(source.len() + 64);
-    let mut rest = source;
-    while let Some(at) = rest.find("{%") {
-        let (before, from) = rest.split_at(at);
-        result.push_str(before);
-        result.push_str("{%");
-        let done = "{%".len();
-        match search(from).map(|set| (set, "{%- break -%}")).or_else(|| guarded(from)) {
-            Some((at, ending)) => {
-                // There may be another loop inside.
-                result.push_str(&ended_where_found(&from[done..at]));
-                result.push_str(ending);
-                rest = &from[at..];
-            }
-            None => rest = &from[done..],
+    let mut done = 0;
+    for at in tags(source) {
+        let from = &source[at..];
+        if at < done {
+            continue;
+        }
+        if let Some((len, ending)) = search(from).map(|set| (set, "{%- break -%}")).or_else(|| guarded(from)) {
+            let open = "{%".len();
+            result.push_str(&source[done..at + open]);
+            // There may be another loop inside.
+            result.push_str(&ended_where_found(&from[open..len]));
+            result.push_str(ending);
+            done = at + len;
         }
     }
-    result.push_str(rest);
+    result.push_str(&source[done..]);
     result
 }
 
@@ -91,17 +90,17 @@ fn guarded(text: &str) -> Option<(usize, &'static str)> {
 }
 
 /// What follows `{% if … %}`.
-struct Block {
+pub(super) struct Block {
     /// Where its `{% endif %}` is.
     end: usize,
-    after_end: usize,
+    pub(super) after_end: usize,
     /// It has an `else` or `elif`.
-    has_branches: bool,
+    pub(super) has_branches: bool,
 }
 
 impl Block {
     /// Reads `text`, which stands behind an `{% if … %}`.
-    fn of(text: &str) -> Option<Self> {
+    pub(super) fn of(text: &str) -> Option<Self> {
         let (mut at, mut depth, mut has_branches) = (0, 0usize, false);
         while at < MAX_BODY {
             let start = at + text[at..].find('{')?;
@@ -133,7 +132,7 @@ impl Block {
 
 /// The inner text of the tag that `text` begins with, behind blanks that are not rendered, and what follows it.
 /// `is_eaten`: the tag before eats all blanks.
-fn tag(text: &str, is_eaten: bool) -> Option<(&str, &str)> {
+pub(super) fn tag(text: &str, is_eaten: bool) -> Option<(&str, &str)> {
     let (blanks, inner) = text.split_once("{%")?;
     let is_eaten = is_eaten || inner.starts_with('-');
     // A line end behind a tag and blanks before one are not rendered either.
@@ -149,7 +148,7 @@ fn tag(text: &str, is_eaten: bool) -> Option<(&str, &str)> {
 }
 
 /// Whether what stands before `rest`, the end of `text`, is a tag that eats the blanks behind it.
-fn eats(text: &str, rest: &str) -> bool {
+pub(super) fn eats(text: &str, rest: &str) -> bool {
     text[..text.len() - rest.len()].ends_with("-%}")
 }
 
@@ -169,12 +168,12 @@ fn is_condition(text: &str, variable: &str) -> bool {
     })
 }
 
-fn is_name(text: &str) -> bool {
+pub(super) fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
 /// A literal without anything special in it.
-fn is_text(text: &str) -> bool {
+pub(super) fn is_text(text: &str) -> bool {
     let text = text.trim();
     let inner = ['"', '\''].into_iter().find_map(|quote| text.strip_prefix(quote)?.strip_suffix(quote));
     inner.is_some_and(is_name)
