@@ -60,11 +60,15 @@ pub fn run(command: &mut Command) -> Output {
 }
 
 impl Node {
-    /// `mesh-node ARGS --data-dir DIR/NAME --name NAME`, on loopback ports that the system picks, with one thread.
+    /// `mesh-node ARGS --data-dir DIR/NAME --name NAME`, on loopback ports that the system picks, with one thread unless
+    /// they say otherwise.
     pub fn start(folder: &Path, name: &str, args: &[&str]) -> Self {
         let data_dir = folder.join(name);
         let mut command = Command::new(binary("mesh-node"));
-        command.args(args).arg("--data-dir").arg(&data_dir).args(["--name", name, "--threads", "1"]);
+        command.args(args).arg("--data-dir").arg(&data_dir).args(["--name", name]);
+        if !args.contains(&"--threads") {
+            command.args(["--threads", "1"]);
+        }
         if !args.contains(&"--listen") {
             command.args(["--listen", "127.0.0.1:0"]);
         }

@@ -168,10 +168,13 @@ fn requests() {
     let cached =
         |answer: &serde_json::Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
     let (first, again) = (seeded(7), seeded(7));
-    assert!(cached(&first) < cached(&again), "{first} {again}");
     let first = text(&first);
     assert_eq!(first, text(&again));
     assert_ne!(first, text(&seeded(8)));
+    // It would not with a part of the prompt taken over, which is a matter of asking.
+    assert_eq!(cached(&again), 0, "{again}");
+    assert!(cached(&drawn(json!({"seed": 7, "cache_prompt": true}))) > 0);
+    assert!(cached(&drawn(json!({}))) > 0);
     assert_eq!(cached(&drawn(json!({"cache_prompt": false}))), 0);
     let stop: String = first.chars().skip(5).take(4).collect();
     let body = json!({"model": SMOLLM2, "messages": user("Tell a story."), "seed": 7, "max_tokens": 24, "stop": stop});

@@ -121,6 +121,34 @@ fn fields_that_are_null_and_arguments_that_are_no_json_are_taken() {
     }
 }
 
+/// Two threads share the work of fused attention at cells that depend on all that the cache holds.
+#[test]
+fn a_seed_alone_gives_its_text_again_whatever_was_asked_between() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = smollm2().display().to_string();
+    let args = ["up", "--model", &model, "--ctx", "1024", "--threads", "2", "--gateway", "127.0.0.1:0"];
+    let node = Node::start(folder.path(), "alpha", &args);
+    let base = field(&node.process.line("ready gateway"), "url=");
+    node.process.line("ready model");
+    let drawn = |content: &str, extra: Value| {
+        let (status, answer) = http::post(&base, "/chat/completions", &ask(content, extra)).json();
+        assert_eq!(status, 200, "{answer}");
+        answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+    };
+    let topics: Vec<_> = (0..3).map(|topic| format!("Tell me more of number {topic}. ").repeat(60)).collect();
+    let round = |round: usize| -> Vec<_> {
+        let seeded = |(seed, topic): (usize, &String)| {
+            // What others said meanwhile is kept beside it.
+            drawn(&format!("{round}{seed} {}", "And then? ".repeat(20 * (1 + round))), json!({"max_tokens": 4}));
+            drawn(topic, json!({"seed": seed, "max_tokens": 32, "temperature": 1}))
+        };
+        topics.iter().enumerate().map(seeded).collect()
+    };
+    let first = round(0);
+    assert_eq!(first, round(1));
+    assert_eq!(first, round(2));
+}
+
 #[test]
 fn a_client_that_goes_away_frees_the_only_slot() {
     let folder = tempfile::tempdir().unwrap();

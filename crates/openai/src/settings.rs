@@ -190,7 +190,7 @@ pub(crate) fn runs(chats: Vec<ChatRequest>, n: usize) -> Vec<ChatRequest> {
     let choice = |chat: &ChatRequest, index: u64| {
         let mut chat = chat.clone();
         chat.sampling.seed = chat.sampling.seed.map(|seed| seed.wrapping_add(index));
-        chat.cache_prompt = chat.cache_prompt.filter(|_| index == 0);
+        chat.cache_prompt = if index == 0 { chat.cache_prompt } else { Some(true) };
         chat
     };
     chats.iter().flat_map(|chat| (0..n as u64).map(move |index| choice(chat, index))).collect()

@@ -80,8 +80,12 @@ pub struct GenerateSpec {
     pub logprobs: Option<u8>,
     /// Whether the same is reported of the prompt's tokens. The whole prompt is computed then, whatever is cached.
     pub score_prompt: bool,
-    /// Whether a cached beginning of the prompt may be taken over.
-    pub reuse: bool,
+    /// Whether a cached beginning of the prompt may be taken over; `None`: unless it costs what [`Self::repeatable`] asks
+    /// for.
+    pub reuse: Option<bool>,
+    /// Whether the run is to give the same tokens whenever it runs alone: nothing is drafted, and where nothing else runs
+    /// it is computed as on stages that hold nothing. Kernels add up in another order otherwise.
+    pub repeatable: bool,
     /// What may be generated.
     pub constraint: Option<Constraint>,
     /// Tokens that end the run; a drawn one is reported and not computed further. Empty where `ignore_eos` holds and no
@@ -103,7 +107,8 @@ impl GenerateSpec {
             logit_bias: Vec::new(),
             logprobs: None,
             score_prompt: false,
-            reuse: true,
+            reuse: None,
+            repeatable: false,
             constraint: None,
             stop_tokens: Vec::new(),
         }

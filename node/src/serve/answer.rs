@@ -96,7 +96,8 @@ impl Answer {
             logit_bias: request.logit_bias,
             logprobs: request.logprobs,
             score_prompt,
-            reuse: request.cache_prompt.unwrap_or(true),
+            reuse: request.cache_prompt,
+            repeatable: request.sampling.seed.is_some(),
             constraint: enforced.constraint,
             ..GenerateSpec::new(request.request, prompt.tokens)
         };

@@ -25,7 +25,9 @@ pub(super) const SAMPLING: &[Field] = &[
     read("min_p", Kind::Range(0.0, 1.0)),
     read("seed", Kind::Integer("any 64 bits"))
         .note("the same seed draws the same tokens from the same logits: see [above](#the-same-text-again)"),
-    read("cache_prompt", Kind::Flag).note("true unless given; false: all of the prompt is computed"),
+    read("cache_prompt", Kind::Flag).note(
+        "true: what is cached of the prompt is taken over, also where a `seed` is given; false: all of it is computed",
+    ),
     read("ignore_eos", Kind::Flag),
     read("logit_bias", Kind::Object).note("token numbers to values from -100 to 100"),
     read("presence_penalty", Kind::Range(-2.0, 2.0)),

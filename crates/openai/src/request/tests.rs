@@ -292,7 +292,8 @@ fn choices_share_a_request_and_differ_in_their_seeds() {
     let parsed = parse(body.as_bytes(), &context).unwrap();
     let seeds: Vec<_> = parsed.runs.iter().map(|run| run.sampling.seed).collect();
     assert_eq!(seeds, [Some(u64::MAX), Some(0), Some(1)]);
-    let same = |run: &ChatRequest| ChatRequest { sampling: SamplingOverrides::default(), ..run.clone() };
+    let same =
+        |run: &ChatRequest| ChatRequest { sampling: SamplingOverrides::default(), cache_prompt: None, ..run.clone() };
     assert!(parsed.runs.iter().all(|run| same(run) == same(&parsed.runs[0])));
 }
 
@@ -344,6 +345,6 @@ fn choices_behind_the_first_take_over_its_prompt() {
     let context = crate::testkit::context();
     let runs = |extra: Value| parse(with(extra).to_string().as_bytes(), &context).unwrap().runs;
     let cached = |extra: Value| runs(extra).iter().map(|run| run.cache_prompt).collect::<Vec<_>>();
-    assert_eq!(cached(json!({"n": 2})), [None, None]);
-    assert_eq!(cached(json!({"n": 3, "cache_prompt": false})), [Some(false), None, None]);
+    assert_eq!(cached(json!({"n": 2})), [None, Some(true)]);
+    assert_eq!(cached(json!({"n": 3, "cache_prompt": false})), [Some(false), Some(true), Some(true)]);
 }

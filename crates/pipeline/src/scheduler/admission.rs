@@ -16,18 +16,23 @@ impl Scheduler {
             && let Some(&run) = self.queue.front()
         {
             let Some(state) = self.runs.get(&run) else { return };
+            let on_empty = state.wants_empty_cache() && self.slots.busy() == 0;
             let (prompt, need) = (&state.spec.prompt, state.need(self.limits.n_ctx));
-            let Some(plan) = self.slots.plan(prompt, need, state.computes_all()) else { return };
+            let Some(plan) = self.slots.plan(prompt, need, on_empty || state.computes_all()) else { return };
             self.queue.pop_front();
-            self.start(run, &plan);
+            if on_empty {
+                self.empty_cache();
+            }
+            self.start(run, &plan, on_empty);
         }
     }
 
-    fn start(&mut self, run: RunId, plan: &Plan) {
+    fn start(&mut self, run: RunId, plan: &Plan, on_empty: bool) {
         let Some(state) = self.runs.get_mut(&run) else { return };
         let need = state.need(self.limits.n_ctx);
-        // What is about to give way shows as well where prompts part.
-        let checkpoints = self.slots.checkpoints_of(&state.spec.prompt, plan.start);
+        // What is about to give way shows as well where prompts part. A chunk ends at each of them: they would make it
+        // another run than the one before.
+        let checkpoints = if on_empty { Vec::new() } else { self.slots.checkpoints_of(&state.spec.prompt, plan.start) };
         let overwritten = (plan.from.is_some() || plan.start == 0).then_some(plan.seq);
         for seq in plan.evict.iter().copied().chain(overwritten) {
             self.give_way(seq, plan.from);

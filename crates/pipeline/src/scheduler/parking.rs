@@ -12,8 +12,14 @@ impl Scheduler {
     /// What an idle slot holds makes room: it moves to the host, or is forgotten. `protected` is about to be fetched.
     pub(super) fn give_way(&mut self, seq: SeqId, protected: Option<SeqId>) {
         if self.slots.sent(seq) > 0 && !self.park(seq, protected, true) {
-            self.slots.empty(seq);
-            self.commands.push_back(Command::Close { seq });
+            self.forget_slot(seq);
+        }
+    }
+
+    /// Everything that is kept leaves the cache, in which nobody computes.
+    pub(super) fn empty_cache(&mut self) {
+        for seq in (0..self.limits.n_seq).map(SeqId) {
+            self.give_way(seq, None);
         }
     }
 
@@ -40,7 +46,17 @@ impl Scheduler {
         }
     }
 
+    fn forget_slot(&mut self, seq: SeqId) {
+        self.slots.empty(seq);
+        self.commands.push_back(Command::Close { seq });
+    }
+
+    /// False: there is no room on the host.
     fn park(&mut self, seq: SeqId, protected: Option<SeqId>, may_drop: bool) -> bool {
+        if self.slots.is_on_host(seq) {
+            self.forget_slot(seq);
+            return true;
+        }
         let Parked { given, place } = self.slots.park(seq, protected, may_drop);
         given.into_iter().for_each(|given| self.forget(given));
         let Some(place) = place else { return false };

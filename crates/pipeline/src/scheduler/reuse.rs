@@ -38,8 +38,13 @@ impl Bench {
     }
 
     pub(super) fn submit(&mut self, prompt: &[TokenId], max_tokens: u32) -> RunId {
+        self.submit_as(prompt, max_tokens, (None, false))
+    }
+
+    fn submit_as(&mut self, prompt: &[TokenId], max_tokens: u32, (reuse, repeatable): (Option<bool>, bool)) -> RunId {
         let all = GenerateSpec::new(RequestId::new("r"), prompt.to_vec());
-        self.scheduler.submit(GenerateSpec { max_tokens, sampling: Sampling::greedy(), ..all }).expect("room")
+        let spec = GenerateSpec { max_tokens, sampling: Sampling::greedy(), reuse, repeatable, ..all };
+        self.scheduler.submit(spec).expect("room")
     }
 
     fn send(&mut self) {
@@ -290,6 +295,35 @@ fn what_is_idle_for_long_leaves_the_cache() {
     assert_eq!([0, 1].map(|seq| bench.scheduler.slots.held(SeqId(seq)).len()), [0, 0]);
     assert_eq!(bench.ask(&next_turn(&idle[1], 5, (600, 605)), 3), 24);
     assert_eq!(bench.ask(&next_turn(&idle[0], 5, (600, 605)), 3), 0);
+}
+
+#[test]
+fn what_is_to_be_the_same_again_is_computed_on_an_empty_cache_if_it_is_alone() {
+    let mut bench = Bench::new(Limits { n_parked: 100, n_places: 4, ..LIMITS });
+    let prompts = [0, 100].map(|at| prompt(&[(at, at + 20)]));
+    prompts.iter().for_each(|prompt| assert_eq!(bench.ask(prompt, 5), 0));
+    let repeatable = |bench: &mut Bench, reuse| {
+        let run = bench.submit_as(&prompts[1], 5, (reuse, true));
+        assert_eq!(bench.scheduler.active(), 1);
+        let kept = (0..LIMITS.n_seq).filter(|seq| !bench.scheduler.slots.held(SeqId(*seq)).is_empty()).count();
+        let [(said, cached)] = bench.settle([run]);
+        assert_eq!(said, answer(&prompts[1], 5));
+        (kept, cached)
+    };
+    for _ in 0..3 {
+        assert_eq!(repeatable(&mut bench, None), (0, 0));
+    }
+    // Who wants the prefix more gets it.
+    assert_eq!(repeatable(&mut bench, Some(true)).1, 19);
+    // What was kept is on the host, once.
+    let parked = |command: &&Command| matches!(command, Command::Park { .. });
+    assert_eq!(bench.commands.iter().filter(parked).count(), 2);
+    assert_eq!(bench.ask(&next_turn(&prompts[0], 5, (300, 305)), 3), 24);
+    // Beside another, nothing would be the same in any case.
+    let other = bench.submit(&prompt(&[(400, 410)]), 30);
+    let beside = bench.submit_as(&prompts[1], 5, (None, true));
+    let [_, (said, cached)] = bench.settle([other, beside]);
+    assert_eq!((said, cached), (answer(&prompts[1], 5), 19));
 }
 
 #[test]

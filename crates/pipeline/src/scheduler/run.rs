@@ -62,7 +62,8 @@ pub(super) enum Phase {
 impl Run {
     pub(super) fn new(spec: GenerateSpec, drafts: bool) -> Self {
         Self {
-            lookup: drafts.then(|| Lookup::new(&spec.prompt)),
+            // How many ride depends on what steps took, and the size of a batch on that.
+            lookup: (drafts && !spec.repeatable).then(|| Lookup::new(&spec.prompt)),
             scores: spec.score_prompt.then(Vec::new),
             accepted: 0,
             rejected: 0,
@@ -89,9 +90,14 @@ impl Run {
         self.prompt_len() - u32::from(self.spec.max_tokens == 0)
     }
 
+    /// Whether it begins on an empty cache if it runs alone, so that its rows lie where they lie each time.
+    pub(super) fn wants_empty_cache(&self) -> bool {
+        self.spec.repeatable && self.spec.reuse != Some(true)
+    }
+
     /// Whether no prefix may be taken over: what is scored has to be computed.
     pub(super) fn computes_all(&self) -> bool {
-        self.afresh || self.spec.score_prompt || !self.spec.reuse
+        self.afresh || self.spec.score_prompt || self.spec.reuse == Some(false)
     }
 
     /// What the stages are told of it.

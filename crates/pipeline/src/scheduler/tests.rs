@@ -169,12 +169,13 @@ fn decoding_sequences_are_spread_over_the_depth() {
 }
 
 /// How many micro-batches a run takes whose text repeats itself, and what it says of drafts.
-fn repetitive(limits: Limits, cost: StepCost) -> (u32, Usage) {
+fn repetitive(limits: Limits, cost: StepCost, repeatable: bool) -> (u32, Usage) {
     let mut bench = Bench::new(limits);
     bench.scheduler.set_cost(cost);
     let prompt: Vec<TokenId> = (0..30).map(|i| TokenId(10 + i % 3)).collect();
     let all = GenerateSpec::new(RequestId::new("a"), prompt.clone());
-    let run = bench.scheduler.submit(GenerateSpec { max_tokens: 30, sampling: Sampling::greedy(), ..all });
+    let spec = GenerateSpec { max_tokens: 30, sampling: Sampling::greedy(), repeatable, ..all };
+    let run = bench.scheduler.submit(spec);
     let (run, mut steps, mut told) = (run.expect("room"), 0, Vec::new());
     loop {
         bench.send();
@@ -197,13 +198,16 @@ fn repetitive(limits: Limits, cost: StepCost) -> (u32, Usage) {
 #[test]
 fn drafts_save_steps_and_change_nothing() {
     let far = StepCost { fixed: 20.0, per_token: 1.0 };
-    let (steps, usage) = repetitive(limits(1, 32, 1), far);
+    let (steps, usage) = repetitive(limits(1, 32, 1), far, false);
     assert!(steps < 25 && usage.rejected_tokens > 0, "{steps} {usage:?}");
     assert_eq!(steps, 30 - usage.accepted_tokens, "a draft that came true is a step less");
-    let (without, usage) = repetitive(Limits { rolls_back: false, ..limits(1, 32, 1) }, far);
+    let (without, usage) = repetitive(Limits { rolls_back: false, ..limits(1, 32, 1) }, far, false);
+    assert_eq!((without, usage.accepted_tokens, usage.rejected_tokens), (30, 0, 0));
+    // Drafts would make its batches depend on the time.
+    let (without, usage) = repetitive(limits(1, 32, 1), far, true);
     assert_eq!((without, usage.accepted_tokens, usage.rejected_tokens), (30, 0, 0));
     // Where a token more costs as much as a step more, nothing is gained.
-    let (without, _) = repetitive(limits(1, 32, 1), StepCost { fixed: 0.0, per_token: 1.0 });
+    let (without, _) = repetitive(limits(1, 32, 1), StepCost { fixed: 0.0, per_token: 1.0 }, false);
     assert_eq!(without, 30);
 }
 

@@ -66,6 +66,20 @@ impl Slots {
         }
     }
 
+    /// Whether a place holds all that the slot does. It counts as used now.
+    pub(in crate::scheduler) fn is_on_host(&mut self, seq: SeqId) -> bool {
+        let Slot { tokens, sent, .. } = &self.slots[seq.0 as usize];
+        let is_same = |(place, common): &(SeqId, u32)| {
+            let ends_there = self.limits.cuts_back || self.sent(*place) == *sent;
+            self.is_place(*place) && common == sent && ends_there
+        };
+        let found = self.index.common(&tokens[..*sent as usize]).into_iter().find(is_same);
+        if let Some((place, _)) = found {
+            self.touch(place);
+        }
+        found.is_some()
+    }
+
     /// `tokens` were computed, each of which looked at all cells in use.
     pub(in crate::scheduler) fn computed(&mut self, tokens: u32) {
         self.computed += u64::from(tokens);
