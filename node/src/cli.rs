@@ -142,6 +142,10 @@ pub struct NodeArgs {
     /// [default: auto].
     #[arg(long, value_name = "auto|off")]
     pub speculate: Option<String>,
+    /// A smaller model with the same vocabulary, which guesses what comes next for the models of --model. It runs on this
+    /// node and is asked where that saves time. The answers are the same.
+    #[arg(long, value_name = "REF")]
+    pub draft: Option<String>,
     /// Layers to put on the GPU: a number, or `all` [default: all].
     #[arg(long, value_name = "N|all")]
     pub gpu_layers: Option<String>,

@@ -9,6 +9,7 @@ mod backoff;
 pub mod board;
 pub mod cli;
 pub mod doctor;
+pub mod draft;
 pub mod fleet;
 pub mod holdings;
 pub mod inspect;

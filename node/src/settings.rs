@@ -86,6 +86,8 @@ pub struct ModelSettings {
     pub force_tool_emulation: bool,
     /// A script that answers instead of its weights.
     pub scripted: Option<PathBuf>,
+    /// The file of a smaller model that drafts for it.
+    pub draft: Option<PathBuf>,
 }
 
 /// What holds for a model of which nothing else was said: those of `--model`, and those that are loaded later.
@@ -112,6 +114,7 @@ impl ModelDefaults {
             chat_template,
             force_tool_emulation,
             scripted,
+            draft: None,
         }
     }
 }
@@ -155,6 +158,7 @@ struct ConfigFile {
     flash_attn: Option<String>,
     kv_host: Option<String>,
     speculate: Option<String>,
+    draft: Option<String>,
     gpu_layers: Option<toml::Value>,
     device: Option<String>,
     chat_template: Option<PathBuf>,
@@ -175,6 +179,7 @@ struct ConfigModel {
     chat_template: Option<PathBuf>,
     force_tool_emulation: Option<bool>,
     scripted: Option<PathBuf>,
+    draft: Option<String>,
 }
 
 impl Settings {
@@ -264,6 +269,7 @@ fn models(args: &NodeArgs, file: &ConfigFile) -> Result<(Vec<ModelSettings>, Mod
         force_tool_emulation: std::env::var(FORCE_TOOL_EMULATION).is_ok_and(|value| value == "1"),
         scripted: args.scripted.clone(),
     };
+    let draft = args.draft.as_deref().or(file.draft.as_deref()).map(file_of).transpose()?;
     let mut models = Vec::new();
     for model in &file.models {
         let of_file = defaults.of_file(model.path.clone());
@@ -273,11 +279,12 @@ fn models(args: &NodeArgs, file: &ConfigFile) -> Result<(Vec<ModelSettings>, Mod
             chat_template: model.chat_template.clone().or(of_file.chat_template),
             force_tool_emulation: model.force_tool_emulation.unwrap_or(of_file.force_tool_emulation),
             scripted: model.scripted.clone().or(of_file.scripted),
+            draft: model.draft.as_deref().map(file_of).transpose()?.or_else(|| draft.clone()),
             path: of_file.path,
         });
     }
     for reference in &args.models {
-        models.push(defaults.of_file(file_of(reference)?));
+        models.push(ModelSettings { draft: draft.clone(), ..defaults.of_file(file_of(reference)?) });
     }
     for (name, split) in by_model {
         match models.iter_mut().find(|model| model.name == name) {
@@ -348,6 +355,11 @@ fn stage(args: &NodeArgs, file: &ConfigFile) -> Result<StageSettings, SettingsEr
         Some("off") => false,
         Some(other) => return Err(SettingsError(format!("--speculate takes auto or off, not `{other}`"))),
     };
+    if !speculate && args.draft.is_some() {
+        return Err(SettingsError(
+            "--draft names a model that --speculate off never asks: leave one of them out".to_owned(),
+        ));
+    }
     let kv_type = match args.kv_type.as_deref().or(file.kv_type.as_deref()) {
         None => KvType::default(),
         Some(text) => text.parse().map_err(|e| SettingsError(format!("--kv-type: {e}")))?,

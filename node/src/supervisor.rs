@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::board::Board;
+use crate::draft::RunningDraft;
 use crate::holdings::Holdings;
 use crate::serve::{Availability, ServedModel};
 use crate::settings::StageSettings;
@@ -86,6 +87,8 @@ pub struct Supervisor {
     /// Placements whose last runs go on, after others took over.
     retiring: JoinSet<()>,
     moves: Moves,
+    /// What drafts for the model.
+    draft: Option<RunningDraft>,
 }
 
 /// A placement that is loaded.
@@ -118,7 +121,8 @@ impl Supervisor {
     pub fn new(model: Arc<ServedModel>, split: Split, parts: Parts) -> Self {
         let shape = placement::shape_of(&model, &parts.settings);
         let (retiring, moves) = (JoinSet::new(), Moves::default());
-        Self { model, split, shape, parts, digest: None, own_stage: None, left: Vec::new(), retiring, moves }
+        let left = Vec::new();
+        Self { model, split, shape, parts, digest: None, own_stage: None, left, retiring, moves, draft: None }
     }
 
     /// Serves the model until `stop`; then runs get some seconds to finish.
@@ -148,6 +152,7 @@ impl Supervisor {
         }
         self.forget_own_stage().await;
         self.forget_left(&[]).await;
+        self.forget_draft().await;
         self.waiting(LEAVING);
         while self.retiring.join_next().await.is_some() {}
     }
@@ -200,7 +205,8 @@ impl Supervisor {
         let speculate = self.parts.settings.speculate;
         let config = mesh_pipeline::Config::for_stages(placement.stages.len());
         let config = mesh_pipeline::Config { parallel, speculate, ..config };
-        let pipeline = match Pipeline::start(Arc::clone(&placement.chain), config).await {
+        let drafts = self.draft.as_ref().map(RunningDraft::generator);
+        let pipeline = match Pipeline::start_with(Arc::clone(&placement.chain), config, drafts).await {
             Ok(pipeline) => Arc::new(pipeline),
             Err(error) => return Err((placement, error)),
         };
@@ -285,6 +291,33 @@ impl Supervisor {
                 }
                 Err(_) => Err(failed(format!("no answer within {} s", PROBE_LIMIT.as_secs()))),
             },
+        }
+    }
+
+    /// Loads the model that drafts, if there is one that is of use and it is not there. The model does not wait for it
+    /// where it cannot be loaded.
+    async fn load_draft(&mut self) {
+        let model = Arc::clone(&self.model);
+        let Some(draft) = model.draft.as_ref().filter(|_| self.parts.settings.speculate) else { return };
+        if self.draft.as_ref().is_some_and(|draft| draft.is_alive(&self.parts.host)) {
+            return;
+        }
+        self.forget_draft().await;
+        if !self.can_take_back() {
+            tracing::warn!(model = %self.model.name, "nothing drafts for it: what it computed cannot be taken back");
+            return;
+        }
+        self.waiting("loading the model that drafts");
+        let Parts { host, settings, .. } = &self.parts;
+        match RunningDraft::start(draft, host, settings, self.model.context).await {
+            Ok(draft) => self.draft = Some(draft),
+            Err(error) => tracing::warn!(model = %self.model.name, %error, "nothing drafts for it"),
+        }
+    }
+
+    async fn forget_draft(&mut self) {
+        if let Some(draft) = self.draft.take() {
+            draft.stop(&self.parts.host).await;
         }
     }
 

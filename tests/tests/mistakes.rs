@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use mesh_tests::http;
-use mesh_tests::models::{SMOLLM2, smollm2};
+use mesh_tests::models::{SMOLLM2, gemma3, smollm2};
 use mesh_tests::process::{Node, binary, field, mesh_node, run};
 use mesh_tests::until;
 use serde_json::json;
@@ -107,6 +107,9 @@ fn splits_and_settings() {
     fails(&up(folder.path(), &["--model", &model, "--split", "0-9,11-29"]), 1, &["--split", "10"]);
     fails(&up(folder.path(), &["--model", &model, "--split", "0-9,10-40"]), 1, &["29"]);
     fails(&up(folder.path(), &["--model", &model, "--split", "9-0"]), 2, &["9-0"]);
+    let other = gemma3().display().to_string();
+    fails(&up(folder.path(), &["--model", &model, "--draft", &other]), 1, &[&other, "vocabulary"]);
+    fails(&up(folder.path(), &["--model", &model, "--draft", &model, "--speculate", "off"]), 2, &["--draft"]);
     let dir = folder.path().join("up").display().to_string();
     let open = mesh_node(&["up", "--gateway", "0.0.0.0:0", "--data-dir", &dir]);
     fails(&open, 2, &["--api-key"]);

@@ -196,6 +196,40 @@ fn a_split_model_says_what_the_unsplit_one_says() {
     assert_eq!((status, &health["status"]), (200, &json!("ok")), "{health}");
 }
 
+/// The model drafts for itself: all that it expects comes true, but for rounding.
+#[test]
+fn a_second_model_drafts_for_a_split_one() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let model = smollm2().display().to_string();
+    let args = ["up", "--model", &model, "--ctx", "512", "--gateway", "127.0.0.1:0"];
+    let drafts = ["--draft", &model, "--split", "0-16,17-29"];
+    let holder = Node::start(folder.path(), "alpha", &[&args[..], &drafts].concat());
+    let _worker = Node::start(folder.path(), "beta", &["join", &holder.token()]);
+    let plain = Node::start(folder.path(), "plain", &[&args[..], &["--speculate", "off"]].concat());
+    let [drafted, plain] = [&holder, &plain].map(|node| {
+        let base = field(&node.process.line("ready gateway"), "url=");
+        node.process.line("ready model");
+        base
+    });
+    let ask = |base: &str| {
+        let (status, answer) = http::post(base, "/chat/completions", &greedy(48)).json();
+        assert_eq!(status, 200, "{answer}");
+        answer
+    };
+    let text = |answer: &Value| answer["choices"][0]["message"]["content"].clone();
+    let expected = text(&ask(&plain));
+    // The first answer may be over before the other model has read the question.
+    until("drafts that come true", mesh_tests::PATIENCE, || {
+        let answer = ask(&drafted);
+        assert_eq!(text(&answer), expected);
+        let accepted = &answer["usage"]["completion_tokens_details"]["accepted_prediction_tokens"];
+        (accepted.as_u64() > Some(0)).then_some(())
+    });
+    let stages = holder.ask("stages");
+    let models = stages["stages"].as_array().into_iter().flatten().map(|stage| stage["model"].as_str());
+    assert_eq!(models.filter(|model| model.is_some_and(|model| model.ends_with(" (draft)"))).count(), 1, "{stages}");
+}
+
 /// A conversation of some hundred tokens goes on: of its second turn, both stages compute what is new.
 #[test]
 fn the_second_turn_of_a_conversation_is_not_computed_again() {

@@ -58,6 +58,7 @@ pub struct ScriptedStage {
 struct Shared {
     spec: StageSpec,
     script: Arc<dyn Script>,
+    per_step: Duration,
     per_token: Duration,
     faults: Faults,
     life: Mutex<Life>,
@@ -75,6 +76,7 @@ impl ScriptedStage {
         let shared = Shared {
             spec,
             script: Arc::new(script),
+            per_step: Duration::ZERO,
             per_token: Duration::ZERO,
             faults: Faults::default(),
             life: Mutex::default(),
@@ -88,6 +90,12 @@ impl ScriptedStage {
         self.change(|shared| shared.per_token = per_token)
     }
 
+    /// Makes each batch take `per_step` besides, as a way to another host does.
+    #[must_use]
+    pub fn with_step_time(self, per_step: Duration) -> Self {
+        self.change(|shared| shared.per_step = per_step)
+    }
+
     /// Injects faults.
     #[must_use]
     pub fn with_faults(self, faults: Faults) -> Self {
@@ -99,6 +107,7 @@ impl ScriptedStage {
         let mut shared = Shared {
             spec: old.spec.clone(),
             script: old.script.clone(),
+            per_step: old.per_step,
             per_token: old.per_token,
             faults: old.faults,
             life: Mutex::default(),
@@ -208,8 +217,9 @@ impl Worker {
             life.steps += 1;
             life.steps - 1
         };
-        if !self.shared.per_token.is_zero() {
-            tokio::time::sleep(self.shared.per_token * batch.tokens.len() as u32).await;
+        let takes = self.shared.per_step + self.shared.per_token * batch.tokens.len() as u32;
+        if !takes.is_zero() {
+            tokio::time::sleep(takes).await;
         }
         if self.shared.faults.die_at == Some(step) {
             self.shared.life().dead = true;

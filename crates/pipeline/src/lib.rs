@@ -6,15 +6,18 @@
 //! Does not own: texts (token ids only), the draw of a token (the last stage does that), placing and re-placing stages.
 //!
 //! [`scheduler`] decides, as a state machine without time or tasks; [`pipeline`] carries out: one task that moves
-//! frames and tokens. [`prefix`] finds what prompts have in common, `lookup` what an answer may repeat. Start with [`Pipeline`], then [`scheduler::Scheduler`].
+//! frames and tokens. [`prefix`] finds what prompts have in common, `lookup` what an answer may repeat; `guesses` keeps what a
+//! second model says will come. Start with [`Pipeline`], then [`scheduler::Scheduler`].
 #![forbid(unsafe_code)]
 
 mod cost;
+mod guesses;
 mod lookup;
 mod pace;
 pub mod pipeline;
 pub mod prefix;
 pub mod pulse;
+mod record;
 pub mod scheduler;
 
 pub use pipeline::{Config, Pipeline};

@@ -13,18 +13,18 @@ use std::collections::HashMap;
 
 use mesh_types::TokenId;
 
+use crate::record::Record;
+
 /// Tokens that have to stand before a place for it to be found.
 const GRAM: usize = 3;
 /// Earlier places that are compared; the one with the longest text in common is followed.
 const PLACES: usize = 8;
 /// Tokens that are compared before each.
 const CONTEXT: usize = 32;
-/// Weight of what was known, at each expectation that came true or did not.
-const MEMORY: f64 = 0.95;
 const NOWHERE: u32 = u32::MAX;
 /// Kinds of expectation: behind so many tokens in common or more, with what is taken to be known of them at first, how many
 /// came true of how many.
-const KINDS: [(usize, f64, f64); 3] = [(GRAM, 0.5, 1.5), (6, 1.5, 2.5), (12, 3.0, 3.5)];
+const KINDS: [(usize, (f64, f64)); 3] = [(GRAM, (0.5, 1.5)), (6, (1.5, 2.5)), (12, (3.0, 3.5))];
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -39,13 +39,6 @@ pub(crate) struct Lookup {
     /// Tokens in common before it.
     common: usize,
     records: [Record; KINDS.len()],
-}
-
-/// Of one kind of expectation, lately.
-#[derive(Clone, Copy, Debug, Default)]
-struct Record {
-    came_true: f64,
-    expected: f64,
 }
 
 impl Lookup {
@@ -68,9 +61,7 @@ impl Lookup {
     pub(crate) fn push(&mut self, token: TokenId) {
         let held = self.source.map(|source| self.tokens[source] == token);
         if let Some(held) = held {
-            let record = &mut self.records[kind(self.common)];
-            record.came_true = record.came_true * MEMORY + f64::from(u8::from(held));
-            record.expected = record.expected * MEMORY + 1.0;
+            self.records[kind(self.common)].note(held);
         }
         self.enter(token);
         if held == Some(true) {
@@ -96,8 +87,17 @@ impl Lookup {
     /// How likely the token is to come that is expected behind `ahead` others, given that those do.
     pub(crate) fn trust(&self, ahead: usize) -> f64 {
         let kind = kind(self.common + ahead);
-        let (Record { came_true, expected }, (_, of_these, at_first)) = (self.records[kind], KINDS[kind]);
-        (came_true + of_these) / (expected + at_first)
+        self.records[kind].share(KINDS[kind].1)
+    }
+
+    /// Whether anything is expected.
+    pub(crate) fn expects(&self) -> bool {
+        self.source.is_some()
+    }
+
+    /// The whole text so far.
+    pub(crate) fn tokens(&self) -> &[TokenId] {
+        &self.tokens
     }
 
     fn enter(&mut self, token: TokenId) {

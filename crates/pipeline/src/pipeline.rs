@@ -4,6 +4,7 @@
 //! away or reads again. It never waits for one client while another could go on.
 
 mod clients;
+mod drafter;
 mod driver;
 
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::pulse::Pulse;
-use crate::scheduler::{Limits, Scheduler};
+use crate::scheduler::Limits;
 use driver::Driver;
 
 /// Prompt tokens in a micro-batch of a chain of stages. A prompt of n chunks over s stages takes the time of n + s - 1
@@ -91,6 +92,22 @@ impl Pipeline {
     /// # Cancel safety
     /// Dropping the future leaves the stage without a link.
     pub async fn start(stage: Arc<dyn Stage>, config: Config) -> Result<Self, StageError> {
+        Self::start_with(stage, config, None).await
+    }
+
+    /// As [`Self::start`], with a second, smaller model that is asked what is likely to come next: `drafts`, of the same
+    /// vocabulary. Nothing is asked where the stages cannot take drafts back, or without [`Config::speculate`].
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    ///
+    /// # Cancel safety
+    /// As [`Self::start`].
+    pub async fn start_with(
+        stage: Arc<dyn Stage>,
+        config: Config,
+        drafts: Option<Arc<dyn Generator>>,
+    ) -> Result<Self, StageError> {
         let spec = stage.spec().clone();
         if !(spec.is_first() && spec.is_last()) {
             return Err(StageError::Load(format!(
@@ -104,7 +121,7 @@ impl Pipeline {
         let (closing, close) = watch::channel(None);
         let (show, pulse) = watch::channel(Pulse::default());
         let (end, ended) = watch::channel(None);
-        let driver = Driver::new(Scheduler::new(limits), config.unread, show);
+        let driver = Driver::new(limits, config.unread, show, drafts);
         let mut task = JoinSet::new();
         task.spawn(async move {
             // The stage lives as long as its link.

@@ -24,7 +24,7 @@
 //! - a run ends exactly once, with `Finished` or an error.
 //!
 //! With a run's next token ride drafts of those that may follow, where that is likely to save time
-//! (`scheduler/speculate.rs`). The last stage draws behind each of them, up to the first that is not what was drawn: so
+//! (`scheduler/speculate.rs`): from its own text, or of a second model (`scheduler/drafting.rs`). The last stage draws behind each of them, up to the first that is not what was drawn: so
 //! the text is that which single steps would have given. What did not come true is cut off on every stage, by a command
 //! before the next micro-batch.
 //!
@@ -35,6 +35,7 @@
 mod admission;
 mod batch;
 mod checkpoints;
+mod drafting;
 mod home;
 mod parking;
 mod run;
@@ -47,9 +48,11 @@ use mesh_engine::{Command, Frame, GenerateError, SeqId, StageSpec, StepId, Token
 use mesh_types::{FinishReason, GenerateSpec, Logprobs, TokenId};
 
 use crate::pipeline::Config;
+use drafting::Drafting;
 use run::{Phase, Run};
 use slots::{Origin, Slots};
 
+pub use drafting::{DraftCost, DraftRequest};
 pub(crate) use speculate::MAX_TOKENS;
 pub use speculate::StepCost;
 
@@ -158,6 +161,12 @@ pub struct Scheduler {
     shared_chunk: u32,
     /// What a micro-batch takes.
     cost: StepCost,
+    /// Whether a second model drafts.
+    has_draft_model: bool,
+    /// What it takes, once that is known.
+    draft_cost: Option<DraftCost>,
+    /// Runs that it is to be asked for.
+    draft_requests: VecDeque<RunId>,
     /// The last micro-batch was for one run alone, though others could have gone on.
     was_alone: bool,
     /// Whether the half of a micro-batch that decoding sequences get beside prompts is rounded up the next time.
@@ -208,6 +217,9 @@ impl Scheduler {
             prefill: VecDeque::new(),
             shared_chunk: limits.prefill_chunk,
             cost: StepCost::default(),
+            has_draft_model: false,
+            draft_cost: None,
+            draft_requests: VecDeque::new(),
             was_alone: false,
             rounds_up: false,
             in_flight: VecDeque::new(),
@@ -274,6 +286,7 @@ impl Scheduler {
         if let Some(state) = self.runs.get_mut(&run)
             && std::mem::take(&mut state.held)
             && matches!(state.phase, Phase::Ready(_))
+            && state.drafting != Drafting::Asked
         {
             self.ready.push_back(run);
         }

@@ -15,6 +15,7 @@ use mesh_types::{Fault, ModelId, Sampling, TokenId};
 use tokio::sync::watch;
 
 use super::tokenizer::LlamaCpp;
+use crate::draft::{DraftError, DraftModel};
 use crate::script::{ModelScript, ScriptError};
 use crate::settings::ModelSettings;
 
@@ -48,6 +49,8 @@ pub struct ServedModel {
     structural: BTreeSet<i32>,
     /// What answers instead of its weights.
     pub script: Option<ModelScript>,
+    /// What drafts for it.
+    pub draft: Option<DraftModel>,
     /// Tokens one sequence can hold.
     pub context: u32,
     /// Whether it answers now; the supervisor writes it.
@@ -73,6 +76,9 @@ pub enum ServedModelError {
     /// The script that is to answer for it is not usable.
     #[error(transparent)]
     Script(#[from] ScriptError),
+    /// The model that is to draft for it cannot.
+    #[error(transparent)]
+    Draft(#[from] DraftError),
     /// Its file is not usable.
     #[error("cannot serve {path}: {reason}")]
     File {
@@ -125,6 +131,7 @@ impl ServedModel {
         if script.is_some() {
             tracing::warn!(model = %settings.name, "a script answers instead of the model");
         }
+        let draft = settings.draft.as_deref().map(|path| DraftModel::open(path, &vocab)).transpose()?;
         let name = settings.name.clone();
         let ledger = Mutex::new(Ledger::new(LEDGER));
         Ok(Self {
@@ -139,6 +146,7 @@ impl ServedModel {
             ledger,
             structural,
             script,
+            draft,
             context,
             availability,
         })

@@ -63,6 +63,7 @@ impl Scripted {
             chat_template: Some(path),
             force_tool_emulation: false,
             scripted: None,
+            draft: None,
         };
         let model = Arc::new(ServedModel::open(&settings, Some(CONTEXT)).unwrap());
         Self { model, _folder: folder }

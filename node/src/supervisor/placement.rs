@@ -89,6 +89,8 @@ impl Supervisor {
         if let Some(script) = &self.model.script {
             return self.scripted(script);
         }
+        // First, so that what it takes counts for the plan.
+        self.load_draft().await;
         let stages = self.placed().await?;
         if stages.len() > 1 {
             self.waiting("reading the file once to know its weights");
@@ -163,6 +165,12 @@ impl Supervisor {
 
     pub(super) fn plan(&self, layers: LayerRange) -> StagePlan {
         StagePlan { model: self.model.name.clone(), layers, limits: limits(&self.model, &self.parts.settings) }
+    }
+
+    /// Whether drafts that do not come true can be taken back.
+    pub(super) fn can_take_back(&self) -> bool {
+        let all = LayerRange::new(0, self.model.info.n_layer);
+        all.is_some_and(|all| self.plan(all).spec(&self.model.info).rolls_back)
     }
 
     pub(super) fn view(&self) -> Arc<MeshView> {

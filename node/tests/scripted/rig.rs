@@ -61,6 +61,7 @@ impl Rig {
             chat_template,
             force_tool_emulation: false,
             scripted: None,
+            draft: None,
         };
         let model = Arc::new(ServedModel::open(&settings, Some(4096)).unwrap());
         let script = Script::default();

@@ -1,19 +1,23 @@
 //! The task that drives a pipeline.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use mesh_engine::{Frame, GenerateError, StageError, StageLink};
+use mesh_engine::{Frame, GenerateError, Generator, StageError, StageLink};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::clients::{Clients, Delivery, Notice};
+use super::drafter::{Drafter, Said};
 use super::{Submission, unavailable};
 use crate::pace::Pace;
 use crate::pulse::{Pulse, Rate};
-use crate::scheduler::{Progress, Scheduler};
+use crate::scheduler::{Limits, Progress, RunId, Scheduler};
 
 pub(super) struct Driver {
     scheduler: Scheduler,
+    /// The second model, if there is one.
+    drafter: Option<Drafter>,
     clients: Clients,
     pulse: Pulse,
     rate: Rate,
@@ -32,9 +36,16 @@ enum End {
 }
 
 impl Driver {
-    pub(super) fn new(scheduler: Scheduler, unread: usize, show: watch::Sender<Pulse>) -> Self {
+    pub(super) fn new(
+        limits: Limits,
+        unread: usize,
+        show: watch::Sender<Pulse>,
+        drafts: Option<Arc<dyn Generator>>,
+    ) -> Self {
+        let scheduler = Scheduler::new(limits);
         Self {
-            scheduler,
+            scheduler: if drafts.is_some() { scheduler.with_draft_model() } else { scheduler },
+            drafter: drafts.map(Drafter::new),
             clients: Clients::new(unread),
             pulse: Pulse::default(),
             rate: Rate::default(),
@@ -86,6 +97,7 @@ impl Driver {
         loop {
             self.deliver();
             self.publish();
+            self.ask_drafter();
             if let Some(deadline) = deadline.filter(|_| self.scheduler.is_idle()) {
                 return End::Drained(deadline);
             }
@@ -96,6 +108,7 @@ impl Driver {
                         return End::Broken(error);
                     }
                 }
+                (run, said) = drafted(&mut self.drafter) => self.take_draft(run, said),
                 Some(notice) = self.clients.next() => self.heed(notice),
                 permit = link.input.reserve(), if accepts_frames && self.scheduler.has_frame() => match permit {
                     // Formed only now, so that it holds all that became ready in the meantime.
@@ -167,6 +180,34 @@ impl Driver {
         }
     }
 
+    /// Passes on what the second model is to be asked, and takes back what nobody waits for any more.
+    fn ask_drafter(&mut self) {
+        let Some(drafter) = &mut self.drafter else { return };
+        while let Some(request) = self.scheduler.next_draft_request() {
+            drafter.ask(request);
+        }
+        drafter.retain(|run| self.scheduler.is_asked(run));
+    }
+
+    fn take_draft(&mut self, run: RunId, said: Said) {
+        let Some(drafter) = &mut self.drafter else { return };
+        if let Some(cost) = drafter.cost() {
+            self.scheduler.set_draft_cost(cost);
+        }
+        match said {
+            Said::Token(token, likelihood) if self.scheduler.draft(run, token, likelihood) => {}
+            Said::Token(..) => {
+                drafter.cancel(run);
+                self.scheduler.drafted(run);
+            }
+            Said::Done => self.scheduler.drafted(run),
+            Said::Failed(error) => {
+                tracing::debug!(%error, "the draft model does not follow a run");
+                self.scheduler.not_drafted(run);
+            }
+        }
+    }
+
     fn count(&mut self, progress: Progress) {
         if progress == Progress::default() {
             return;
@@ -211,6 +252,14 @@ impl Driver {
         }
         let pulse = self.pulse;
         self.show.send_if_modified(|shown| std::mem::replace(shown, pulse) != pulse);
+    }
+}
+
+/// What the second model says next. Never, where there is none.
+async fn drafted(drafter: &mut Option<Drafter>) -> (RunId, Said) {
+    match drafter {
+        Some(drafter) => drafter.next().await,
+        None => std::future::pending().await,
     }
 }
 

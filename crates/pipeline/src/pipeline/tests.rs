@@ -263,3 +263,67 @@ async fn a_part_of_a_model_is_no_pipeline() {
     let stage = Arc::new(ScriptedStage::new(half, next));
     assert!(matches!(Pipeline::start(stage, Config::default()).await, Err(StageError::Load(_))));
 }
+
+/// A pipeline of a stage that is far away, with one near by that says the same but for every seventh token.
+async fn with_drafts(fails: bool) -> Pipeline {
+    let guess = |tokens: &[TokenId], index: u32| match next(tokens, index) {
+        TokenId(token) if tokens.len().is_multiple_of(7) => TokenId((token + 1) % 1000),
+        token => token,
+    };
+    let [token, way] = [1, 40].map(Duration::from_millis);
+    let quick = ScriptedStage::new(stage_spec(6), guess).with_service_time(token);
+    let slow = ScriptedStage::new(stage_spec(6), next).with_service_time(token).with_step_time(way);
+    let config = Config { parallel: Some(3), ..Config::default() };
+    let second = start(quick, Config { speculate: false, ..config }).await;
+    if fails {
+        second.shutdown(Duration::ZERO).await;
+    }
+    Pipeline::start_with(Arc::new(slow), config, Some(Arc::new(second))).await.expect("a pipeline")
+}
+
+/// Reads a run; says its tokens, those that were drafted, and what it took.
+async fn timed(pipeline: &Pipeline, spec: GenerateSpec) -> (Vec<TokenId>, u32, Duration) {
+    let begun = Instant::now();
+    let mut generation = pipeline.generate(spec).await.expect("room");
+    let mut tokens = Vec::new();
+    loop {
+        match generation.events.recv().await.expect("an end").expect("no failure") {
+            TokenEvent::Token { token, .. } => tokens.push(token),
+            TokenEvent::Finished { usage, .. } => return (tokens, usage.accepted_tokens, begun.elapsed()),
+            TokenEvent::Prompt(_) => panic!("nothing is scored"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_model_saves_steps_and_changes_nothing() {
+    let pipeline = with_drafts(false).await;
+    for prompt in [3, 40, 100] {
+        let spec = spec(prompt, prompt, 100);
+        let (tokens, accepted, took) = timed(&pipeline, spec.clone()).await;
+        assert_eq!(tokens, expected(&spec.prompt, 100));
+        assert!(accepted > 50, "{accepted}");
+        assert!(took < Duration::from_secs(3), "4 s are what it takes without: {took:?}");
+    }
+    // Several at once, one of which goes away.
+    let specs: Vec<GenerateSpec> = (0..6).map(|name| spec(name, 20 + name * 9, 60)).collect();
+    let gone = pipeline.generate(spec(9, 50, 400)).await.expect("room");
+    let runs = specs.iter().map(|spec| timed(&pipeline, spec.clone()));
+    let leave = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        drop(gone);
+    };
+    let (results, ()) = tokio::join!(futures::future::join_all(runs), leave);
+    for (spec, (tokens, ..)) in specs.iter().zip(results) {
+        assert_eq!(tokens, expected(&spec.prompt, 60));
+    }
+    until(&pipeline, |pulse| pulse.active == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_model_that_is_gone_is_not_missed() {
+    let pipeline = with_drafts(true).await;
+    let spec = spec(1, 40, 50);
+    let (tokens, accepted, _) = timed(&pipeline, spec.clone()).await;
+    assert_eq!((tokens, accepted), (expected(&spec.prompt, 50), 0));
+}

@@ -237,5 +237,6 @@ impl Scheduler {
     fn leave(&mut self, run: RunId) {
         self.ready.retain(|ready| *ready != run);
         self.prefill.retain(|prefill| *prefill != run);
+        self.draft_requests.retain(|asked| *asked != run);
     }
 }

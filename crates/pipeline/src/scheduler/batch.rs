@@ -129,7 +129,7 @@ impl Scheduler {
     }
 
     /// Sequences past their prompt that go on: ready, or with a token being drawn.
-    fn decoding(&self) -> usize {
+    pub(super) fn decoding(&self) -> usize {
         let runs = self.slots.runs().filter_map(|run| self.runs.get(&run));
         runs.filter(|run| match run.phase {
             Phase::Ready(_) => !run.held,

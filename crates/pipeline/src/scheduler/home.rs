@@ -188,7 +188,7 @@ impl Scheduler {
             self.commands.push_back(Command::Truncate { seq, len: held });
         }
         if self.runs.get(&run).is_some_and(|state| !state.held) {
-            self.ready.push_back(run);
+            self.go_on(run);
         }
         taken
     }

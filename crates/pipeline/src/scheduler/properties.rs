@@ -19,6 +19,8 @@ enum Op {
     Send,
     Compute,
     Fail,
+    /// The second model says so many tokens of which only the last is wrong, or cannot follow the run.
+    Draft(Option<u32>),
 }
 
 /// How a prompt is made.
@@ -48,6 +50,7 @@ fn op() -> impl Strategy<Value = Op> {
         8 => Just(Op::Send),
         6 => Just(Op::Compute),
         1 => Just(Op::Fail),
+        4 => prop::option::weighted(0.9, 0..5u32).prop_map(Op::Draft),
     ]
 }
 
@@ -81,6 +84,8 @@ struct World {
     scheduler: Scheduler,
     model: Model,
     runs: Vec<(RunId, GenerateSpec, Told)>,
+    /// What the second model is asked.
+    questions: Vec<DraftRequest>,
     /// For each run that could go on: micro-batches formed without it since it could.
     passed_over: HashMap<RunId, usize>,
     has_failed: bool,
@@ -98,9 +103,13 @@ impl World {
     fn new(limits: Limits) -> Self {
         Self {
             limits,
-            scheduler: Scheduler::new(limits),
+            scheduler: match limits.max_queue {
+                0 => Scheduler::new(limits),
+                _ => Scheduler::new(limits).with_draft_model(),
+            },
             model: Model::new(limits),
             runs: Vec::new(),
+            questions: Vec::new(),
             passed_over: HashMap::new(),
             has_failed: false,
         }
@@ -112,6 +121,7 @@ impl World {
             Op::Cancel(index) => self.each(index, |scheduler, run| scheduler.cancel(run), true),
             Op::Hold(index) => self.each(index, |scheduler, run| scheduler.hold(run), false),
             Op::Release(index) => self.each(index, |scheduler, run| scheduler.release(run), false),
+            Op::Draft(count) => drop(self.draft(count)),
             Op::Send => drop(self.send()),
             Op::Compute => drop(self.compute()),
             Op::Fail => {
@@ -206,6 +216,37 @@ impl World {
         true
     }
 
+    /// Answers the oldest question. False: there is none.
+    fn draft(&mut self, count: Option<u32>) -> bool {
+        self.listen();
+        while let Some(question) = self.scheduler.next_draft_request() {
+            self.questions.retain(|other| other.run != question.run);
+            self.questions.push(question);
+        }
+        self.questions.retain(|question| self.scheduler.is_asked(question.run));
+        if self.questions.is_empty() {
+            return false;
+        }
+        let DraftRequest { run, tokens, most, .. } = self.questions.remove(0);
+        let (_, spec, told) = self.runs.iter().find(|(id, ..)| *id == run).expect("a run that was submitted");
+        assert_eq!(tokens, [&spec.prompt[..], &told.tokens].concat(), "the whole text is asked about");
+        let Some(count) = count else {
+            self.scheduler.not_drafted(run);
+            return true;
+        };
+        let mut right = answer(&tokens, count);
+        if let Some(last) = right.last_mut() {
+            last.0 = (last.0 + 1) % N_VOCAB as i32;
+        }
+        for token in right.into_iter().take(most as usize) {
+            if !self.scheduler.draft(run, token, 0.8) {
+                break;
+            }
+        }
+        self.scheduler.drafted(run);
+        true
+    }
+
     fn listen(&mut self) {
         while let Some(Event { run, what }) = self.scheduler.next_event() {
             let (_, spec, told) = self.runs.iter_mut().find(|(id, ..)| *id == run).expect("a run that was submitted");
@@ -254,7 +295,7 @@ impl World {
         }
         let most = 10_000;
         for _ in 0..most {
-            let went_on = self.send() | self.compute();
+            let went_on = self.send() | self.compute() | self.draft(Some(2));
             self.listen();
             self.check();
             if !went_on {

@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use mesh_engine::{Open, SeqId};
 use mesh_types::{FinishReason, GenerateSpec, Logprobs, Sampling, TokenId, Usage};
 
+use super::drafting::Drafting;
+use crate::guesses::Guesses;
 use crate::lookup::Lookup;
 
 #[derive(Debug)]
@@ -30,6 +32,12 @@ pub(super) struct Run {
     pub(super) scores: Option<Vec<Logprobs>>,
     /// What may come next; `None` where nothing is drafted.
     pub(super) lookup: Option<Lookup>,
+    /// What the second model says of that.
+    pub(super) guesses: Guesses,
+    /// Whether the second model was asked for it before.
+    pub(super) is_known_to_drafter: bool,
+    /// What the second model does for it.
+    pub(super) drafting: Drafting,
     /// Drafts that came true.
     pub(super) accepted: u32,
     /// Drafts that did not.
@@ -65,6 +73,9 @@ impl Run {
             // How many ride depends on what steps took, and the size of a batch on that.
             lookup: (drafts && !spec.repeatable).then(|| Lookup::new(&spec.prompt)),
             scores: spec.score_prompt.then(Vec::new),
+            guesses: Guesses::default(),
+            is_known_to_drafter: false,
+            drafting: Drafting::Unread,
             accepted: 0,
             rejected: 0,
             spec,
@@ -138,6 +149,7 @@ impl Run {
     pub(super) fn draw(&mut self, token: TokenId) -> u32 {
         self.generated += 1;
         self.lookup.iter_mut().for_each(|lookup| lookup.push(token));
+        self.guesses.push(token);
         self.phase = Phase::Ready(token);
         self.last_position()
     }

@@ -9,6 +9,7 @@ use mesh_engine::MAX_EXTRA_ROWS;
 use mesh_types::TokenId;
 
 use super::Scheduler;
+use super::drafting::DraftCost;
 use super::run::Run;
 
 /// What a micro-batch of decoding sequences takes, in one unit or another.
@@ -28,7 +29,7 @@ impl Default for StepCost {
 }
 
 /// Most drafts of one run in a micro-batch.
-const LONGEST: u32 = 16;
+pub(super) const LONGEST: u32 = 16;
 /// Most tokens that a run is told of at a time.
 pub(crate) const MAX_TOKENS: u32 = LONGEST + 1;
 /// How much likelier than just worth it: what is known of likelihoods and costs is not exact.
@@ -57,26 +58,71 @@ impl Scheduler {
         }
     }
 
-    /// The drafts that ride with `run`'s next token.
+    /// The drafts that ride with `run`'s next token: those of the second model, else what its text says.
     pub(super) fn drafts(&self, run: &Run, room: &mut Room) -> Vec<TokenId> {
         let Some(lookup) = &run.lookup else { return Vec::new() };
-        // Each draft may come true, and is followed by one token that is drawn.
-        let left = run.spec.max_tokens.saturating_sub(run.generated + 1);
-        let places = self.limits.n_ctx.saturating_sub(run.last_position() + 2);
-        let most = LONGEST.min(room.drafts).min(left).min(places);
+        let most = room.drafts.min(self.most_drafts(run));
+        let trust = |index: u32| match run.guesses.is_empty() {
+            true => Some(lookup.trust(index as usize)),
+            false => run.guesses.trust(index as usize),
+        };
         let mut likely = 1.0;
         let mut count = 0;
-        while count < most {
-            likely *= lookup.trust(count as usize);
-            let StepCost { fixed, per_token } = self.cost;
-            let pace = room.expected / (fixed + per_token * f64::from(room.tokens));
-            if likely < MARGIN * per_token * pace {
+        while count < most
+            && let Some(trust) = trust(count)
+        {
+            likely *= trust;
+            if !run.guesses.on_trial() && !self.is_worth_computing(likely, room) {
                 break;
             }
             (room.tokens, room.expected, count) = (room.tokens + 1, room.expected + likely, count + 1);
         }
-        let drafts = lookup.drafts(count as usize);
+        let drafts = match run.guesses.is_empty() {
+            true => lookup.drafts(count as usize),
+            false => run.guesses.drafts(count as usize),
+        };
         room.drafts -= drafts.len() as u32; // at most `count`
         drafts
+    }
+
+    fn is_worth_computing(&self, likely: f64, room: &Room) -> bool {
+        let StepCost { fixed, per_token } = self.cost;
+        let pace = room.expected / (fixed + per_token * f64::from(room.tokens));
+        likely >= MARGIN * per_token * pace
+    }
+
+    /// Whether asking the second model what follows `run`'s next token is likely to bring more than it takes. Not beside a
+    /// chunk of somebody's prompt, nor while there is an answer that was not used, nor where the text itself says more.
+    pub(super) fn is_worth_asking(&self, run: &Run) -> bool {
+        let promise = run.guesses.promise();
+        let says_more = run.lookup.as_ref().is_some_and(|lookup| lookup.expects() && lookup.trust(0) >= promise);
+        let most = self.most_drafts(run);
+        if most == 0 || says_more || !run.guesses.is_empty() || !self.prefill.is_empty() {
+            return false;
+        }
+        let Some(DraftCost { first, next }) = self.draft_cost else { return true };
+        let StepCost { fixed, per_token } = self.cost;
+        let share = self.decoding().div_ceil(self.limits.depth).max(1) as f64;
+        let (mut seconds, mut tokens, mut likely) = (fixed + per_token * share, share, 1.0);
+        let without = tokens / seconds;
+        (0..most).any(|index| {
+            likely *= promise;
+            seconds += per_token + if index == 0 { first } else { next };
+            tokens += likely;
+            tokens / seconds > MARGIN * without
+        })
+    }
+
+    /// Whether one more token of the second model, behind those that it gave for `run`, is.
+    pub(super) fn is_worth_going_on(&self, run: &Run) -> bool {
+        let StepCost { fixed, per_token } = self.cost;
+        let Some(DraftCost { first, next }) = self.draft_cost.filter(|_| !run.guesses.on_trial()) else { return true };
+        let share = self.decoding().div_ceil(self.limits.depth).max(1) as f64;
+        let (mut seconds, mut tokens, mut likely) = (fixed + per_token * share + first - next, share, 1.0);
+        for trust in (0..).map_while(|index| run.guesses.trust(index)) {
+            likely *= trust;
+            (seconds, tokens) = (seconds + per_token + next, tokens + likely);
+        }
+        likely * run.guesses.promise() >= MARGIN * (per_token + next) * tokens / seconds
     }
 }

@@ -211,6 +211,94 @@ fn drafts_save_steps_and_change_nothing() {
     assert_eq!(without, 30);
 }
 
+/// One run to its end, with a second model that is right but for every fifth of its tokens. Returns micro-batches,
+/// questions, and what the run says of drafts.
+fn with_draft_model(cost: StepCost, draft_cost: DraftCost) -> (u32, u32, Usage) {
+    let mut bench =
+        Bench { scheduler: Scheduler::new(limits(1, 32, 1)).with_draft_model(), ..Bench::new(limits(1, 32, 1)) };
+    bench.scheduler.set_cost(cost);
+    bench.scheduler.set_draft_cost(draft_cost);
+    let prompt: Vec<TokenId> = (0..8).map(TokenId).collect();
+    let all = GenerateSpec::new(RequestId::new("a"), prompt.clone());
+    let spec = GenerateSpec { max_tokens: 50, sampling: Sampling::greedy(), ..all };
+    bench.scheduler.submit(spec).expect("room");
+    let (mut steps, mut questions, mut said, mut told) = (0, 0, 0, Vec::new());
+    loop {
+        while let Some(DraftRequest { run, tokens, most, .. }) = bench.scheduler.next_draft_request() {
+            assert!(bench.send().is_empty(), "it waits for the answer");
+            questions += 1;
+            for mut token in answer(&tokens, most) {
+                said += 1;
+                token.0 = (token.0 + i32::from(said % 5 == 0)) % N_VOCAB as i32;
+                if !bench.scheduler.draft(run, token, 0.8) {
+                    break;
+                }
+            }
+            bench.scheduler.drafted(run);
+        }
+        bench.send();
+        bench.compute();
+        steps += 1;
+        for event in bench.events() {
+            match event.what.expect("no failure") {
+                TokenEvent::Token { token, .. } => told.push(token),
+                TokenEvent::Finished { usage, .. } => {
+                    assert_eq!(told, answer(&prompt, 50));
+                    return (steps, questions, usage);
+                }
+                TokenEvent::Prompt(_) => panic!("nothing is scored"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_second_model_is_asked_where_that_is_worth_its_time() {
+    let far = StepCost { fixed: 20.0, per_token: 1.0 };
+    let (steps, questions, usage) = with_draft_model(far, DraftCost { first: 1.0, next: 1.0 });
+    assert!(steps < 25 && questions > 5, "{steps} {questions} {usage:?}");
+    assert_eq!(steps, 50 - usage.accepted_tokens);
+    assert!(usage.rejected_tokens > 0, "{usage:?}");
+    // One that takes as long as the first.
+    let (_, questions, _) = with_draft_model(far, DraftCost { first: 20.0, next: 20.0 });
+    assert_eq!(questions, 0);
+}
+
+#[test]
+fn who_waits_for_a_second_model_can_be_held_and_cancelled() {
+    let mut bench =
+        Bench { scheduler: Scheduler::new(limits(2, 32, 1)).with_draft_model(), ..Bench::new(limits(2, 32, 1)) };
+    let ask = |bench: &mut Bench, name| {
+        let run = bench.submit(name, 3, 20);
+        bench.send();
+        bench.compute();
+        assert_eq!(
+            bench.scheduler.next_draft_request().map(|request| (request.run, request.is_new)),
+            Some((run, true))
+        );
+        assert!(bench.scheduler.is_asked(run) && bench.send().is_empty());
+        run
+    };
+    let held = ask(&mut bench, "a");
+    bench.scheduler.hold(held);
+    bench.scheduler.release(held);
+    assert!(bench.send().is_empty(), "it still waits");
+    bench.scheduler.hold(held);
+    bench.scheduler.drafted(held);
+    assert!(bench.send().is_empty(), "its client takes its time");
+    bench.scheduler.release(held);
+    assert_eq!(bench.send().len(), 1);
+    bench.scheduler.cancel(held);
+    bench.compute();
+    let cancelled = ask(&mut bench, "b");
+    bench.scheduler.cancel(cancelled);
+    assert!(!bench.scheduler.is_asked(cancelled));
+    assert!(!bench.scheduler.draft(cancelled, TokenId(1), 0.5));
+    bench.scheduler.drafted(cancelled);
+    bench.send();
+    assert!(bench.scheduler.is_idle());
+}
+
 #[test]
 fn a_group_goes_out_again_as_soon_as_it_is_home() {
     let mut bench = Bench::new(limits(4, 32, 2));
