@@ -65,8 +65,8 @@ impl ModelKey {
     }
 }
 
-/// Makes the node's part of the table. Nothing of it happens by itself but leaving records again: members come in by
-/// [`Leaders::heard`].
+/// Makes the node's part of the table. Nothing of it happens by itself but leaving records again, and libp2p's search for
+/// this node's place while it knows few members: they come in by [`Leaders::heard`].
 pub(super) fn dht(local: PeerId) -> Dht {
     let mut config = kad::Config::new(PROTOCOL);
     config

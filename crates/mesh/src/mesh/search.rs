@@ -17,6 +17,8 @@ use super::swarm::Command;
 
 /// How long a search may take, with the connection to who leads the model and its status.
 const LIMIT: Duration = Duration::from_millis(1500);
+/// Members are asked again, and those that they name dialled again, after so long.
+const ASK_AGAIN: Duration = Duration::from_millis(400);
 /// How long a name is not looked for again.
 const ABSENT_FOR: Duration = Duration::from_secs(5);
 const MAX_RUNNING: usize = 8;
@@ -162,8 +164,8 @@ impl Core {
                 return;
             }
             match answer.await {
-                // It is being dialled, and asked what it is.
-                Ok(Found { leaders: true, .. }) => std::future::pending::<()>().await,
+                // It is being dialled, and asked what it is. A dial that was under way for something else may fail.
+                Ok(Found { leaders: true, .. }) => tokio::time::sleep(ASK_AGAIN).await,
                 Ok(Found { answered: true, .. }) | Err(_) => return,
                 // Nobody can be asked yet: those that are connected have not said who they are.
                 Ok(_) => {
