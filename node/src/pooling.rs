@@ -106,6 +106,9 @@ impl PoolingModel {
         let info = ModelInfo::of(source.header()).map_err(|error| bad(error.to_string()))?;
         let vocab = Vocab::load(&settings.path).map_err(|error| bad(error.to_string()))?;
         let own = info.context_length;
+        if let Some(asked) = stage.ctx.filter(|asked| *asked > own) {
+            tracing::warn!(model = %settings.name, asked, "the context is {own} tokens: the model was made for no more");
+        }
         let n_ctx = stage.ctx.unwrap_or(DEFAULT_CONTEXT).min(own);
         let config = PoolerConfig { model_path: settings.path.clone(), n_ctx, compute: stage.compute.clone() };
         let (availability, _) = watch::channel(Availability::Waiting("starting".to_owned()));

@@ -4,10 +4,12 @@
 //! Python's literals and quotes mapped, a trailing comma left out, bare words quoted. So what comes out, once the value
 //! is complete, is always JSON; and it does not depend on how the input is cut.
 
+mod place;
 mod words;
 
 use std::mem;
 
+pub(crate) use place::{Place, place};
 pub(crate) use words::{escape_into, is_number, may_be_scalar, quoted};
 use words::{is_json_scalar, python_word};
 

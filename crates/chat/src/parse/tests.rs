@@ -304,6 +304,32 @@ fn strings_may_stand_in_cdata() {
     assert_eq!(calls(&parse("minicpm5", text)), [("edit", "{\"old\": \"<a>\\n\", \"path\": \"<![CDAT\"}")]);
 }
 
+/// At every cut: what a JSON string holds closes nothing, unless it turns out to be none.
+#[test]
+fn a_closing_tag_in_a_json_string_is_a_part_of_it() {
+    let call = |lines: &str| {
+        format!(
+            "<tool_call>\n<function=edit>\n<parameter=lines>\n{lines}\n</parameter>\n<parameter=path>\nx \"y\"\n\
+             </parameter>\n</function>\n</tool_call>"
+        )
+    };
+    let inner = "a</parameter>\n<parameter=old>\nb</parameter>\n</function>\n</tool_call>";
+    for (lines, read) in [
+        (json!([inner, 1, {"k": inner}]).to_string(), json!([inner, 1, {"k": inner}])),
+        ("[\"a".to_owned(), json!("[\"a")),
+        ("[\"a\"b\"".to_owned(), json!("[\"a\"b\"")),
+    ] {
+        let text = call(&lines).replace("\\n", "");
+        let read: Value = serde_json::from_str(&read.to_string().replace("\\n", "")).unwrap();
+        for cut in (0..=text.len()).filter(|cut| text.is_char_boundary(*cut)) {
+            let turn = pieces("qwen3_coder_xml", "", [&text[..cut], &text[cut..]], FinishReason::Stop);
+            let [call] = &turn.calls[..] else { panic!("{cut}: {turn:?}") };
+            let arguments: Value = serde_json::from_str(&call.arguments).unwrap();
+            assert_eq!(arguments, json!({"lines": read, "path": "x \"y\""}), "{cut}");
+        }
+    }
+}
+
 #[test]
 fn attributes_are_read_with_their_entities_and_elements_as_values() {
     let text = "<|open|>call tool=\"edit\" index=\"1\"<|sep|><|open|>argument key=\"a&quot;&amp;\" type=\"array\"<|sep|>[1]\

@@ -2,7 +2,7 @@
 
 use super::{Reader, State, Step, elements};
 use crate::format::{Body, Part, Tagged};
-use crate::parse::json::{escape_into, quoted};
+use crate::parse::json::{Place, escape_into, place, quoted};
 use crate::parse::marker::{self, Match, blank};
 use crate::parse::pattern::{self, Found};
 use crate::tools::schema::Types;
@@ -147,8 +147,8 @@ impl Reader {
         }
     }
 
-    /// A closing tag counts if what follows it makes sense, and if it closes no element within the value; else it is
-    /// part of the value.
+    /// A closing tag counts if what follows it makes sense, and if it closes no element within the value and is no part of
+    /// a JSON string in it; else it is part of the value. A string that turns out to be none ends at the first of its tags.
     fn end_of_value(&self, tagged: &'static Tagged, value: &Value) -> End {
         let (text, close) = (&self.text, value.close.as_str());
         let within = (!tagged.nested.is_empty() && !value.is_string(tagged))
@@ -161,7 +161,14 @@ impl Reader {
             values.chain(self.ends(tagged))
         };
         let layout = |len: usize| len - usize::from(tagged.newlines && text[..len].ends_with('\n'));
-        let (mut from, mut open) = (0, 0);
+        let has_strings = tagged.nested.is_empty()
+            && !value.is_string(tagged)
+            && match text.trim_start().as_bytes().first() {
+                Some(b'[') => value.types.may_be_list(),
+                Some(b'{') => value.types.may_be_object(),
+                _ => false,
+            };
+        let (mut from, mut open, mut in_string) = (0, 0, None);
         while let Some(found) = text[from..].find(close) {
             let (at, next) = (from + found, from + found + close.len());
             open += within.as_ref().map_or(0, |tag| text[from..at].matches(tag.as_str()).count());
@@ -170,12 +177,27 @@ impl Reader {
                 continue;
             }
             let rest = text[next..].trim_start();
-            match marker::starts_any(rest, follows()) {
+            let follows = marker::starts_any(rest, follows());
+            match (if has_strings { place(&text[..at]) } else { Place::Outside }, in_string) {
+                (Place::InString, _) => {
+                    if matches!(follows, Match::Yes(_)) {
+                        in_string = in_string.or(Some((layout(at), next)));
+                    }
+                    from = next;
+                    continue;
+                }
+                (Place::Broken, Some((len, next))) => return End::At(len, next),
+                (Place::Broken | Place::Outside, _) => {}
+            }
+            match follows {
                 Match::Yes(_) => return End::At(layout(at), next),
                 Match::Partial if self.has_ended() => return End::At(layout(at), next),
                 Match::Partial => return End::After(layout(at)),
                 Match::No => from = next,
             }
+        }
+        if let Some((len, next)) = in_string.filter(|_| self.has_ended()) {
+            return End::At(len, next);
         }
         let held = if self.has_ended() { 0 } else { marker::held(text, [close]) };
         End::After(layout(text.len() - held))
