@@ -22,22 +22,24 @@ value of a wrong type or out of range is refused with its path in `param`.
 
 A `seed` fixes the draws: the same seed draws the same tokens from the same logits, on one machine and over several. The
 logits of llama.cpp's kernels are the same again as long as they add up in the same order, which depends on what is computed
-together with a token, and on where in the KV cache a conversation stands and what else is there. `just bench seeds`
-measures it. SmolLM2-135M (Q4_1) on a processor, 8 seeds of one prompt at temperature 1, 32 tokens each, prompts partly
-cached:
+together with a token, on where in the KV cache a conversation stands, and on what else is there. So a request with a `seed`,
+where nothing else runs, is computed as on a node that was just started: no part of its prompt is taken over from earlier
+requests, and no drafts ride along. It then gives its text again, whatever was asked in between. `cache_prompt: true` takes
+the cached part over instead (a conversation whose turns all have a seed may want that), and gives the repetition up.
 
-| | the same text again, alone | beside seven other requests |
-| --- | --- | --- |
-| one thread | 8 of 8 | 0 of 8 |
-| two stages of one thread each | 8 of 8 | 1 of 8 |
-| two threads, `--flash-attn off` | 8 of 8 | 0 of 8 |
-| two threads | 1 of 8 | 2 of 8 |
+`just bench seeds` measures it. SmolLM2-135M (Q4_1) on a processor, 8 prompts with a seed each, at temperature 1, asked three
+times with other conversations in between:
 
-So a seed repeats its text where nothing else runs, with `--flash-attn off` if stages have several threads, as long as the
-answer stands at the same place in the cache. Where other conversations are kept beside it, or it was moved to the host and
-back meanwhile, it may come to stand elsewhere: of
-8 prompts that were asked three times each, on one thread and alone, 3 gave one text all three times, and the others parted
-after their first tokens. Under load a seed does not repeat its text: llama.cpp's kernels are not batch-invariant there. At
+| | the same text all three times |
+| --- | --- |
+| one thread | 8 of 8 |
+| two threads | 8 of 8 |
+| two threads, `--flash-attn off` | 8 of 8 |
+| two stages of one thread each | 8 of 8 |
+| one thread, beside seven other requests | 0 of 8 |
+
+Under load a seed does not repeat its text: llama.cpp's kernels are not batch-invariant there. Nor does it on other hardware,
+with another number of threads, or for the choices behind the first of several, which share its prompt. At
 temperature 0, only what is nearly a tie can turn.
 ";
 
