@@ -4,16 +4,20 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use futures::stream::{BoxStream, StreamExt};
 use mesh_engine::{GenerateError, Generation, Generator, TokenEvent};
 use mesh_types::{GenerateSpec, RequestId, Sampling, TokenId};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::scheduler::{DraftCost, DraftRequest, RunId};
 
 /// Of a new measurement; the rest is what was known before.
 const WEIGHT: f64 = 0.2;
+
+/// A run waits no longer than this for the next token.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Asks a whole model, of the same vocabulary, what comes next. Dropping it cancels all questions.
 pub(super) struct Drafter {
@@ -30,6 +34,7 @@ struct Question {
     tokens: u32,
     /// Whether only what followed since the last question had to be read for it.
     is_measured: bool,
+    is_waited_for: bool,
 }
 
 /// What the second model says.
@@ -50,7 +55,7 @@ impl Drafter {
 
     /// Asks, in place of what it was asked for that run before.
     pub(super) fn ask(&mut self, request: DraftRequest) {
-        let DraftRequest { run, tokens, most, is_new } = request;
+        let DraftRequest { run, tokens, most, is_new, is_waited_for } = request;
         let spec = GenerateSpec {
             max_tokens: most,
             sampling: Sampling::greedy(),
@@ -59,7 +64,7 @@ impl Drafter {
             ..GenerateSpec::new(RequestId::new("draft"), tokens)
         };
         let says = says(Arc::clone(&self.model), spec).boxed();
-        let question = Question { says, since: Instant::now(), tokens: 0, is_measured: !is_new };
+        let question = Question { says, since: Instant::now(), tokens: 0, is_measured: !is_new, is_waited_for };
         self.questions.insert(run, question);
     }
 
@@ -83,15 +88,23 @@ impl Drafter {
     /// # Cancel safety
     /// May be dropped.
     pub(super) async fn next(&mut self) -> (RunId, Said) {
-        let (run, said) = poll_fn(|context| {
+        let waits = self.questions.iter().filter(|(_, question)| question.is_waited_for);
+        let due = waits.map(|(run, question)| (question.since + PATIENCE, *run)).min();
+        let says = poll_fn(|context| {
             for (run, question) in &mut self.questions {
                 if let Poll::Ready(said) = question.says.poll_next_unpin(context) {
                     return Poll::Ready((*run, said));
                 }
             }
             Poll::Pending
-        })
-        .await;
+        });
+        let (run, said) = match due {
+            None => says.await,
+            Some((at, run)) => match timeout_at(at, says).await {
+                Ok(says) => says,
+                Err(_) => (run, Some(Err(GenerateError::Unavailable("the draft model does not answer".to_owned())))),
+            },
+        };
         let said = match said {
             Some(Ok((token, likelihood))) => {
                 self.measure(run);

@@ -327,3 +327,16 @@ async fn a_second_model_that_is_gone_is_not_missed() {
     let (tokens, accepted, _) = timed(&pipeline, spec.clone()).await;
     assert_eq!((tokens, accepted), (expected(&spec.prompt, 50), 0));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_second_model_that_does_not_answer_is_not_waited_for() {
+    let silent = ScriptedStage::new(stage_spec(6), next).with_step_time(Duration::from_secs(3600));
+    let silent = start(silent, Config { speculate: false, ..Config::default() }).await;
+    let stage = Arc::new(slow_stage(4));
+    let pipeline = Pipeline::start_with(stage, Config::default(), Some(Arc::new(silent))).await.expect("a pipeline");
+    // Short enough for it to be asked at once.
+    let spec = spec(1, 5, 50);
+    let (tokens, _, took) = timed(&pipeline, spec.clone()).await;
+    assert_eq!(tokens, expected(&spec.prompt, 50));
+    assert!((2..10).contains(&took.as_secs()), "{took:?}");
+}

@@ -25,6 +25,8 @@ pub struct DraftRequest {
     pub most: u32,
     /// Whether nothing was asked for this run before.
     pub is_new: bool,
+    /// Whether the run waits for the answer.
+    pub is_waited_for: bool,
 }
 
 /// What the second model takes, in seconds.
@@ -78,7 +80,7 @@ impl Scheduler {
             Drafting::Asked => self.most_drafts(state).min(self.draft_cost.map_or(FIRST, |_| u32::MAX)),
             _ => 1,
         };
-        Some(DraftRequest { run, tokens, most, is_new })
+        Some(DraftRequest { run, tokens, most, is_new, is_waited_for: state.drafting == Drafting::Asked })
     }
 
     /// Whether the second model is at work for `run`.
