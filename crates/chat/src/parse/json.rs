@@ -72,6 +72,10 @@ pub(crate) struct Transcoder {
     /// The first half of a surrogate pair, escaped.
     surrogate: Option<String>,
     broken: bool,
+    /// Texts are Python's, whatever their quotes: see [`Transcoder::python`].
+    python: bool,
+    /// Something was there that Python writes and JSON does not.
+    was_python: bool,
     /// The text that is a quote of its own; empty: there is none.
     mark: &'static str,
     /// The character that is being taken is a mark.
@@ -98,9 +102,18 @@ impl Transcoder {
             pending: String::new(),
             surrogate: None,
             broken: false,
+            python: false,
+            was_python: false,
             mark,
             is_mark: false,
         }
+    }
+
+    /// One for a value that Python wrote. Between single quotes `\x7f` and `\U0001f980` are characters in any case; JSON has no
+    /// such escapes, and what has them there is code, mostly, whose own they are. Python takes double quotes, too: where a
+    /// text has single ones.
+    pub(crate) fn python() -> Self {
+        Self { python: true, ..Self::new() }
     }
 
     /// Whether the input was more than badly escaped or Pythonic: what came out is a guess.
@@ -208,6 +221,7 @@ impl Transcoder {
             '"' | '\'' | MARK if c != MARK || self.is_mark => {
                 self.flush(out);
                 out.push('"');
+                self.was_python |= c == '\'';
                 self.state = State::Text { quote: c, key: false };
             }
             ']' if self.open.last() == Some(&'[') => return self.close_bracket(out),
@@ -241,6 +255,7 @@ impl Transcoder {
             '"' | '\'' | MARK if c != MARK || self.is_mark => {
                 self.flush(out);
                 out.push('"');
+                self.was_python |= c == '\'';
                 self.state = State::Text { quote: c, key: true };
             }
             '}' | ']' => return self.close_bracket(out),
@@ -315,7 +330,9 @@ impl Transcoder {
             out.push_str(&quoted(word));
             self.state = State::Colon;
         } else {
-            match python_word(word) {
+            let json = python_word(word);
+            self.was_python |= json != word;
+            match json {
                 word if is_json_scalar(word) => out.push_str(word),
                 _ => {
                     self.broken = true;
@@ -372,7 +389,7 @@ impl Transcoder {
     fn escape(&mut self, c: char, quote: char, key: bool, out: &mut String) -> Flow {
         let in_text = State::Text { quote, key };
         if self.token.is_empty() {
-            if c == 'u' {
+            if c == 'u' || (matches!(c, 'x' | 'U') && (quote == '\'' || self.python)) {
                 self.token.push(c);
                 return Flow::More;
             }
@@ -394,16 +411,33 @@ impl Transcoder {
             return self.text(c, quote, key, out);
         }
         self.token.push(c);
-        if self.token.len() == 5 {
-            let token = mem::take(&mut self.token);
-            self.unicode(token, out);
+        let (is_json, digits) = match self.token.as_bytes()[0] {
+            b'u' => (true, 4),
+            b'x' => (false, 2),
+            _ => (false, 8),
+        };
+        if self.token.len() > digits {
             self.state = in_text;
+            if is_json { self.unicode(out) } else { self.code_point(out) }
         }
         Flow::More
     }
 
+    /// A complete `xXX` or `UXXXXXXXX`, as Python writes what it cannot print.
+    fn code_point(&mut self, out: &mut String) {
+        match u32::from_str_radix(&self.token[1..], 16).ok().and_then(char::from_u32) {
+            Some(c) => {
+                self.end_surrogate(out);
+                self.token.clear();
+                escape_into(c, out);
+            }
+            None => self.abandon_escape(out),
+        }
+    }
+
     /// A complete `uXXXX`. Half a surrogate pair is no text.
-    fn unicode(&mut self, token: String, out: &mut String) {
+    fn unicode(&mut self, out: &mut String) {
+        let token = mem::take(&mut self.token);
         match u32::from_str_radix(&token[1..], 16).unwrap_or(0) {
             0xd800..=0xdbff => {
                 self.end_surrogate(out);
@@ -467,6 +501,15 @@ impl Transcoder {
 /// The nearest JSON of the whole of `text`; `None` where that would be a guess, or more than one value.
 pub(crate) fn mended(text: &str) -> Option<String> {
     let mut transcoder = Transcoder::new();
+    let mended = all_of(text, &mut transcoder)?;
+    // That one of its texts is Python's may be known only at another one.
+    match transcoder.was_python && text.contains(['x', 'U']) {
+        true => all_of(text, &mut Transcoder::python()),
+        false => Some(mended),
+    }
+}
+
+fn all_of(text: &str, transcoder: &mut Transcoder) -> Option<String> {
     let mut out = String::new();
     let mut rest = text.trim().chars();
     for c in rest.by_ref() {

@@ -39,6 +39,19 @@ fn near_json_becomes_json() {
 }
 
 #[test]
+fn what_python_cannot_print_is_a_character() {
+    let text = r"{'\x7f\xe9': '\U0001f980 \ud83d\x41', 'C:\\U': '\xg \x4 \U00110000'}";
+    let read = "{\"\u{7f}é\": \"🦀 \\ufffdA\", \"C:\\\\U\": \"\\\\xg \\\\x4 \\\\U00110000\"}";
+    assert_eq!(mended(text).as_deref(), Some(read));
+    // Python takes double quotes where a text has single ones.
+    assert_eq!(mended(r#"{"'\x7f": 'x'}"#).as_deref(), Some("{\"'\u{7f}\": \"x\"}"));
+    assert_eq!(mended(r#"["'\U0001f980", True]"#).as_deref(), Some("[\"'🦀\", true]"));
+    // In JSON it stays text: code that a model writes there has such escapes itself.
+    let code = mended(r#"{"code": "print('\x0a')\U00000041"}"#);
+    assert_eq!(code.as_deref(), Some(r#"{"code": "print('\\x0a')\\U00000041"}"#));
+}
+
+#[test]
 fn a_guess_says_so() {
     assert_eq!(mended("{\"a\": foo}"), None);
     assert_eq!(mended("{\"a\": 1"), None);

@@ -141,7 +141,7 @@ impl Reader {
                         let before = if first { "{" } else { ", " };
                         self.out.arguments(&format!("{before}{key}: "));
                         self.text.drain(..at + equals + 1);
-                        return self.to(State::Keyword(Transcoder::new()));
+                        return self.to(State::Keyword(Transcoder::python()));
                     }
                     None if !self.has_ended() => return Step::Wait,
                     None if !self.is_to_be_closed() => return self.keyword_broken_off(at, len, first),
