@@ -4,6 +4,7 @@ pub(super) mod dict;
 mod indent;
 mod json;
 pub(super) mod number;
+mod rest;
 mod scan;
 
 use jiff::Zoned;
@@ -28,6 +29,7 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     environment.add_filter("_iterated", iterated);
     environment.add_filter("_added", added);
     environment.add_filter("_listed", listed);
+    environment.add_filter("_rest", rest::rest);
     environment.add_filter("_where", scan::members);
     environment.add_filter("_where_numbered", scan::numbered);
     environment.add_filter("_map", filters::map);

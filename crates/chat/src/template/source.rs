@@ -6,7 +6,7 @@
 //! - What is added to a text marked as safe is escaped in Python, whatever the setting: `{{ "a"|safe + b }}` becomes
 //!   `{{ "a"|safe + (b)|_added }}`.
 //! - A slice of a list is a list in Python, and in minijinja something that is gone through from its beginning for each
-//!   index: what `set` makes of a slice becomes a list.
+//!   index: what `set` makes of a slice becomes a list, and a loop over `list[a:]` begins at its first.
 //!
 //! And some templates look through all messages for each message. That is read alike, and faster: a loop that does
 //! nothing but note that it has found something looks no further ([`search`]), and one that does nothing for most members
@@ -102,7 +102,19 @@ fn looped(inner: &str) -> Option<String> {
     let words = ["if", "recursive"];
     let end = words.into_iter().filter_map(|word| Tokens::new(body).word(word)).min().unwrap_or(body.len());
     let value = body[..end].trim();
-    Some(format!("{} ({value})|_iterated {}", &inner[..start], &inner[start + end..]))
+    let (value, filter) = match rest_of(value) {
+        Some((list, from)) => (value, format!("|_rest({list}, {from})")),
+        None => (value, String::new()),
+    };
+    Some(format!("{} ({value}){filter}|_iterated {}", &inner[..start], &inner[start + end..]))
+}
+
+/// List and first index of `list[index:]`, where both can be asked for twice.
+fn rest_of(value: &str) -> Option<(&str, &str)> {
+    let (list, from) = value.strip_suffix(":]")?.split_once('[')?;
+    let is_name = |c: char| c.is_alphanumeric() || "_.".contains(c);
+    let is_sum = |c: char| is_name(c) || " +-".contains(c);
+    (list.chars().all(is_name) && !from.is_empty() && from.chars().all(is_sum)).then_some((list, from))
 }
 
 /// `set x = y[a:b]` with a filter that makes a list of what is one.
@@ -226,6 +238,11 @@ mod tests {
         for (source, expected) in [
             ("{% for x in y %}", "{% for x in (y)|_iterated %}"),
             ("{%- for k, v in a['in'].items() if v -%}", "{%- for k, v in (a['in'].items())|_iterated if v -%}"),
+            (
+                "{% for x in a.b[loop.index0 + 1:] %}",
+                "{% for x in (a.b[loop.index0 + 1:])|_rest(a.b, loop.index0 + 1)|_iterated %}",
+            ),
+            ("{% for x in a[1:2] %}", "{% for x in (a[1:2])|_iterated %}"),
             ("{% for x in (a if b else c) recursive %}", "{% for x in ((a if b else c))|_iterated recursive %}"),
         ] {
             assert_eq!(as_python_reads_it(source), expected);

@@ -52,6 +52,20 @@ fn a_model_without_a_template_gets_chatml() {
 }
 
 #[test]
+fn a_loop_over_the_rest_of_a_list_is_pythons() {
+    let x = r#"{"x": [1, 2, 3], "t": "abc", "n": -2}"#;
+    let source = "{% for a in x %}{% for b in x[loop.index0:] %}{{ b }}{{ '.' if loop.last }}{{ loop.length }} \
+        {% endfor %}{% endfor %}";
+    assert_eq!(rendered(source, x), "13 23 3.3 22 3.2 3.1 ");
+    for (list, expected) in [("x[3:]", ""), ("x[9:]", ""), ("x[n:]", "2,3,"), ("x[n + 3:]", "2,3,"), ("t[1:]", "b,c,")]
+    {
+        let source = format!("{{% for a in {list} %}}{{{{ a }}}},{{% endfor %}}");
+        assert_eq!(rendered(&source, x), expected, "{list}");
+    }
+    assert!(render("{% for a in y[1:] %}{% endfor %}", x).is_err());
+}
+
+#[test]
 fn whitespace_is_cut_as_hugging_face_has_it() {
     let source = "{{ bos_token }}\n{% for message in messages %}\n  {% if true %}\n[{{ message.content }}]\n  \
         {%- endif %}\n{% endfor %}\nend\n";
