@@ -4,7 +4,8 @@
 //! earlier in prompt or answer, what followed them there is expected to follow again. Every token that comes is held
 //! against what was expected, whether it was sent as a draft or not, so that how far to trust the expectation is known
 //! at no cost. It is known by how much the two places have in common: in the middle of a copy hardly anything else comes,
-//! behind three tokens that were there before much does.
+//! behind three tokens that were there before much does. An edit exchanges words within a copy: behind one, the copy is
+//! expected to go on.
 //!
 //! Owns: the text and its index. Does not own: how many drafts are worth their computation (`scheduler/speculate.rs`).
 //! Start with [`Lookup::drafts`].
@@ -22,9 +23,11 @@ const PLACES: usize = 8;
 /// Tokens that are compared before each.
 const CONTEXT: usize = 32;
 const NOWHERE: u32 = u32::MAX;
+/// A copy that was as long as this, in tokens, is expected to go on behind a token that was exchanged.
+const COPY: usize = 6;
 /// Kinds of expectation: behind so many tokens in common or more, with what is taken to be known of them at first, how many
 /// came true of how many.
-const KINDS: [(usize, (f64, f64)); 3] = [(GRAM, (0.5, 1.5)), (6, (1.5, 2.5)), (12, (3.0, 3.5))];
+const KINDS: [(usize, (f64, f64)); 4] = [(0, (0.7, 1.5)), (GRAM, (0.5, 1.5)), (COPY, (1.5, 2.5)), (12, (3.0, 3.5))];
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -36,7 +39,7 @@ pub(crate) struct Lookup {
     before: Vec<u32>,
     /// Where the next token is expected to be found.
     source: Option<usize>,
-    /// Tokens in common before it.
+    /// Tokens in common before it; less than a gram behind one that was exchanged.
     common: usize,
     records: [Record; KINDS.len()],
 }
@@ -59,15 +62,19 @@ impl Lookup {
 
     /// The next token came.
     pub(crate) fn push(&mut self, token: TokenId) {
-        let held = self.source.map(|source| self.tokens[source] == token);
+        let (source, common) = (self.source, self.common);
+        let held = source.map(|source| self.tokens[source] == token);
         if let Some(held) = held {
-            self.records[kind(self.common)].note(held);
+            self.records[kind(common)].note(held);
         }
         self.enter(token);
         if held == Some(true) {
-            (self.source, self.common) = (self.source.map(|source| source + 1), self.common + 1);
-        } else {
-            self.find();
+            (self.source, self.common) = (source.map(|source| source + 1), common + 1);
+            return;
+        }
+        self.find();
+        if self.source.is_none() && common >= COPY {
+            self.source = source.map(|source| source + 1);
         }
     }
 
@@ -183,6 +190,22 @@ mod tests {
         assert_eq!(lookup.drafts(2), []);
         [1, 2, 3].into_iter().for_each(|token| lookup.push(TokenId(token)));
         assert_eq!(lookup.drafts(2), tokens(&[4, 0]), "the latest of two places that are alike");
+    }
+
+    #[test]
+    fn a_copy_goes_on_behind_a_token_that_was_exchanged() {
+        let line: Vec<i32> = (1..20).collect();
+        let mut lookup = Lookup::new(&tokens(&[&line[..], &[1, 2, 3]].concat()));
+        (4..9).for_each(|token| lookup.push(TokenId(token)));
+        lookup.push(TokenId(90)); // for 9
+        assert_eq!(lookup.drafts(2), tokens(&[10, 11]));
+        lookup.push(TokenId(10));
+        assert_eq!(lookup.drafts(2), tokens(&[11, 12]));
+        lookup.push(TokenId(91)); // for 11, too soon to be one word of a copy
+        assert_eq!(lookup.drafts(2), []);
+        let mut lookup = Lookup::new(&tokens(&[&line[..], &[1, 2, 3]].concat()));
+        lookup.push(TokenId(90)); // for 4, and nothing was copied yet
+        assert_eq!(lookup.drafts(2), []);
     }
 
     #[test]
