@@ -22,6 +22,8 @@ impl Scheduler {
             self.queue.pop_front();
             if on_empty {
                 self.empty_cache();
+            } else if self.slots.busy() == 0 {
+                self.make_way(&plan);
             }
             self.start(run, &plan, on_empty);
         }

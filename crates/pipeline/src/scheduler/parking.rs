@@ -6,7 +6,7 @@
 use mesh_engine::{Command, SeqId};
 
 use super::Scheduler;
-use super::slots::Parked;
+use super::slots::{Parked, Plan};
 
 impl Scheduler {
     /// What an idle slot holds makes room: it moves to the host, or is forgotten. `protected` is about to be fetched.
@@ -20,6 +20,18 @@ impl Scheduler {
     pub(super) fn empty_cache(&mut self) {
         for seq in (0..self.limits.n_seq).map(SeqId) {
             self.give_way(seq, None);
+        }
+    }
+
+    /// A run begins while nobody computes. What others left in the cache leaves before that lies behind it: every token
+    /// looks at all cells up to the last one in use.
+    pub(super) fn make_way(&mut self, plan: &Plan) {
+        let mut moved = 0;
+        while let Some(seq) = self.slots.idle_beside(plan, moved) {
+            moved += self.slots.sent(seq);
+            if !self.park(seq, plan.from, true) {
+                return;
+            }
         }
     }
 

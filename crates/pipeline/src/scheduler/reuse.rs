@@ -281,20 +281,43 @@ fn the_host_holds_so_much_and_no_more() {
 fn what_is_idle_for_long_leaves_the_cache() {
     let limits = Limits { n_ctx: 600, n_cells: 1200, n_parked: 100, n_places: 4, rolls_back: false, ..LIMITS };
     let mut bench = Bench::new(limits);
-    bench.ask(&prompt(&[(0, 20)]), 5);
-    bench.ask(&prompt(&[(100, 110)]), 100);
-    assert_eq!(bench.scheduler.slots.held(SeqId(0)).len(), 24, "it was not long");
-    bench.ask(&prompt(&[(200, 210)]), 300);
-    assert_eq!(bench.scheduler.slots.held(SeqId(0)).len(), 0);
+    let long = bench.submit(&prompt(&[(100, 110)]), 400);
+    let short = bench.submit(&prompt(&[(0, 20)]), 5);
+    bench.steps(150);
+    assert_eq!(bench.scheduler.slots.held(SeqId(1)).len(), 24, "it was not long");
+    bench.settle([long, short]);
+    assert_eq!(bench.scheduler.slots.held(SeqId(1)).len(), 0);
     assert_eq!(bench.ask(&next_turn(&prompt(&[(0, 20)]), 5, (300, 305)), 3), 24);
-    // A prompt's tokens look at all cells as well. Of two, the host has room for the one used last.
+    // A prompt's tokens look at all cells as well.
+    let mut bench = Bench::new(limits);
+    let runs = [(prompt(&[(200, 700)]), 2), (prompt(&[(0, 20)]), 5)].map(|(prompt, max)| bench.submit(&prompt, max));
+    bench.settle(runs);
+    assert_eq!(bench.scheduler.slots.held(SeqId(1)).len(), 0);
+    // Of two, the host has room for the one used last.
     let mut bench = Bench::new(Limits { n_parked: 40, ..limits });
     let idle = [prompt(&[(0, 20)]), prompt(&[(100, 120)])];
     idle.iter().for_each(|prompt| assert_eq!(bench.ask(prompt, 5), 0));
     bench.ask(&prompt(&[(200, 500)]), 2);
-    assert_eq!([0, 1].map(|seq| bench.scheduler.slots.held(SeqId(seq)).len()), [0, 0]);
     assert_eq!(bench.ask(&next_turn(&idle[1], 5, (600, 605)), 3), 24);
     assert_eq!(bench.ask(&next_turn(&idle[0], 5, (600, 605)), 3), 0);
+}
+
+#[test]
+fn what_is_idle_leaves_before_another_begins_alone() {
+    let mut bench = Bench::new(Limits { n_parked: 100, n_places: 4, ..LIMITS });
+    let idle = [prompt(&[(0, 20)]), prompt(&[(100, 120)])];
+    bench.ask(&idle[0], 5);
+    // One's own next turn finds what was there.
+    let second = next_turn(&idle[0], 5, (30, 35));
+    assert_eq!(bench.ask(&second, 5), 24);
+    assert!(!bench.commands.iter().any(|command| matches!(command, Command::Park { .. })));
+    let other = bench.submit(&idle[1], 20);
+    bench.step();
+    assert_eq!(bench.scheduler.slots.held(SeqId(0)).len(), 0);
+    // It comes back beside the other, which stays where it is.
+    let third = bench.submit(&next_turn(&second, 5, (40, 45)), 3);
+    let [(said, _), (_, cached)] = bench.settle([other, third]);
+    assert_eq!((said, cached), (answer(&idle[1], 20), 24 + 1 + 5 + 4));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use mesh_engine::SeqId;
 
-use super::{Given, Slot, Slots};
+use super::{Given, Plan, Slot, Slots};
 
 /// Of so many tokens that a place holds, one has to be of use for them to be fetched: they are copied all together.
 const FETCHED_FOR_ONE: u32 = 64;
@@ -87,12 +87,23 @@ impl Slots {
 
     /// A slot that has been idle for long, and can be moved when `moved` tokens were already.
     pub(in crate::scheduler) fn idle_for_long(&self, moved: u32) -> Option<SeqId> {
-        let is_idle = |seq: &SeqId| {
-            let Slot { sent, idle_since, .. } = &self.slots[seq.0 as usize];
-            let fits = (self.limits.min_reuse..=self.limits.n_parked).contains(sent);
-            fits && moved.saturating_add(*sent) <= MOVED_WHEN_IDLE && idle_since + IDLE <= self.computed
-        };
-        self.idle().filter(is_idle).min_by_key(|seq| self.slots[seq.0 as usize].used)
+        let is_long = |seq: &SeqId| self.slots[seq.0 as usize].idle_since + IDLE <= self.computed;
+        self.movable(moved).filter(is_long).min_by_key(|seq| self.slots[seq.0 as usize].used)
+    }
+
+    /// The same of a slot that has been idle for any time, but for those that `plan` makes use of.
+    pub(in crate::scheduler) fn idle_beside(&self, plan: &Plan, moved: u32) -> Option<SeqId> {
+        let is_other = |seq: &SeqId| *seq != plan.seq && Some(*seq) != plan.from && !plan.evict.contains(seq);
+        self.movable(moved).filter(is_other).min_by_key(|seq| self.slots[seq.0 as usize].used)
+    }
+
+    /// Idle slots that the host could take, when `moved` tokens were moved already.
+    fn movable(&self, moved: u32) -> impl Iterator<Item = SeqId> {
+        self.idle().filter(move |seq| {
+            let sent = self.sent(*seq);
+            let fits = (self.limits.min_reuse..=self.limits.n_parked).contains(&sent);
+            fits && moved.saturating_add(sent) <= MOVED_WHEN_IDLE
+        })
     }
 
     /// Forgets what a slot without a run, or a place, holds.
