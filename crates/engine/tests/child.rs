@@ -262,7 +262,7 @@ async fn dropped_links_leave_nothing_behind() {
             drop(link);
             continue;
         }
-        // Empty slots and steps of this session only: anything else would be a failure, or another step.
+        // Empty slots and steps of this link only: anything else would be a failure, or another step.
         for step in 0..round % 9 {
             match within(link.output.recv()).await {
                 Some(Ok(Frame::Result(result))) => assert_eq!(result.step, StepId(step)),

@@ -109,9 +109,9 @@ impl Transcoder {
         }
     }
 
-    /// One for a value that Python wrote. Between single quotes `\x7f` and `\U0001f980` are characters in any case; JSON has no
-    /// such escapes, and what has them there is code, mostly, whose own they are. Python takes double quotes, too: where a
-    /// text has single ones.
+    /// One for a value that Python wrote: `\x7f` and `\U0001f980` are characters, whatever the quotes; Python takes double
+    /// ones where a text has single ones. Between single quotes they are so in any case. JSON has no such escapes: what
+    /// has them there is mostly code, whose own they are.
     pub(crate) fn python() -> Self {
         Self { python: true, ..Self::new() }
     }
@@ -207,7 +207,9 @@ impl Transcoder {
                 out.push('"');
                 token.chars().for_each(|c| escape_into(c, out));
             }
-            State::Escape { .. } => out.extend(["\\", token.as_str()]),
+            // Only the first two begin something in JSON.
+            State::Escape { .. } if token.is_empty() || token.starts_with('u') => out.extend(["\\", token.as_str()]),
+            State::Escape { .. } => out.extend(["\\\\", token.as_str()]),
             State::Quote { .. } => out.extend(["\"", token.as_str()]),
             _ => self.flush(out),
         }
@@ -503,12 +505,13 @@ pub(crate) fn mended(text: &str) -> Option<String> {
     let mut transcoder = Transcoder::new();
     let mended = all_of(text, &mut transcoder)?;
     // That one of its texts is Python's may be known only at another one.
-    match transcoder.was_python && text.contains(['x', 'U']) {
+    match transcoder.was_python && ["\\x", "\\U"].iter().any(|escape| text.contains(escape)) {
         true => all_of(text, &mut Transcoder::python()),
         false => Some(mended),
     }
 }
 
+/// The value that is all of `text`, as `transcoder` reads it; `None` as above.
 fn all_of(text: &str, transcoder: &mut Transcoder) -> Option<String> {
     let mut out = String::new();
     let mut rest = text.trim().chars();

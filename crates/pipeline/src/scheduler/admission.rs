@@ -22,8 +22,6 @@ impl Scheduler {
             self.queue.pop_front();
             if on_empty {
                 self.empty_cache();
-            } else if self.slots.busy() == 0 {
-                self.make_way(&plan);
             }
             self.start(run, &plan, on_empty);
         }
@@ -38,6 +36,9 @@ impl Scheduler {
         let overwritten = (plan.from.is_some() || plan.start == 0).then_some(plan.seq);
         for seq in plan.evict.iter().copied().chain(overwritten) {
             self.give_way(seq, plan.from);
+        }
+        if self.slots.busy() == 0 {
+            self.make_way(plan);
         }
         let held = self.slots.sent(plan.seq);
         let Some(state) = self.runs.get_mut(&run) else { return };

@@ -49,6 +49,15 @@ fn what_python_cannot_print_is_a_character() {
     // In JSON it stays text: code that a model writes there has such escapes itself.
     let code = mended(r#"{"code": "print('\x0a')\U00000041"}"#);
     assert_eq!(code.as_deref(), Some(r#"{"code": "print('\\x0a')\\U00000041"}"#));
+    // Cut off within, it is what JSON can go on with.
+    for (cut, read) in
+        [(r"['a\", r#"["a\"#), (r"['a\x", r#"["a\\x"#), (r"['a\U00", r#"["a\\U00"#), (r"['a\u00", r#"["a\u00"#)]
+    {
+        let (mut transcoder, mut out) = (Transcoder::new(), String::new());
+        assert!(cut.chars().all(|c| transcoder.push(c, &mut out) == Flow::More));
+        transcoder.break_off(&mut out);
+        assert_eq!(out, read);
+    }
 }
 
 #[test]

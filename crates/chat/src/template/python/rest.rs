@@ -1,5 +1,5 @@
-//! What is left of a list from one of its members on: [`crate::template::source`] puts this filter on a slice that a loop
-//! goes over. The slice itself is gone through from the list's beginning.
+//! What is left of a list from one of its members on: [`crate::template::source`] puts this filter on a slice that a
+//! loop goes over. The slice itself is gone through from the list's beginning.
 
 use std::sync::Arc;
 
