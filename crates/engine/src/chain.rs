@@ -70,6 +70,9 @@ impl Stage for Chain {
     }
 
     async fn connect(&self) -> Result<StageLink, StageError> {
+        if let [stage] = &self.stages[..] {
+            return stage.connect().await;
+        }
         let links = try_join_all(self.stages.iter().map(|stage| stage.connect())).await?;
         let (results, output) = mpsc::channel(LINK_DEPTH);
         let mut tasks = JoinSet::new();

@@ -25,7 +25,7 @@ mod serve;
 
 use serde::{Deserialize, Serialize};
 
-pub use parent::{ChildCommand, ChildStage};
+pub use parent::{ChildCommand, ChildStage, Observer};
 pub(crate) use parent::{describe, reap, start};
 pub use serve::{Loaded, serve};
 

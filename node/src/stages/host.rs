@@ -220,7 +220,7 @@ impl Stage for HostedStage {
     }
 
     async fn connect(&self) -> Result<mesh_engine::StageLink, StageError> {
-        Ok(self.meter.watch(self.child.connect().await?))
+        self.child.connect_observed(self.meter.of_link()).await
     }
 }
 

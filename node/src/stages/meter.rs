@@ -6,12 +6,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use mesh_engine::child::Observer;
 use mesh_engine::frame::{Frame, StepId};
-use mesh_engine::stage::LINK_DEPTH;
-use mesh_engine::{StageError, StageLink};
 use mesh_types::{ByteSize, Speed};
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::board::Board;
@@ -47,57 +44,35 @@ impl Meter {
         Self { weights, board, seen: Arc::default() }
     }
 
-    /// The same link, measured.
-    pub(super) fn watch(&self, link: StageLink) -> StageLink {
-        let StageLink { input, mut output, tasks: mut inner } = link;
-        let (near_input, mut from_near) = mpsc::channel::<Frame>(LINK_DEPTH);
-        let (to_near, near_output) = mpsc::channel::<Result<Frame, StageError>>(LINK_DEPTH);
-        let mut tasks = JoinSet::new();
-        let meter = self.clone();
+    /// For a link that is about to be opened: nothing is under way.
+    pub(super) fn of_link(&self) -> Arc<dyn Observer> {
         self.seen().under_way.clear();
-        tasks.spawn(async move {
-            while let Some(frame) = from_near.recv().await {
-                meter.sent(&frame);
-                if input.send(frame).await.is_err() {
-                    return;
-                }
-            }
-        });
-        let meter = self.clone();
-        tasks.spawn(async move {
-            while let Some(frame) = output.recv().await {
-                meter.answered(&frame);
-                if to_near.send(frame).await.is_err() {
-                    return;
-                }
-            }
-        });
-        // The stage's own tasks end with the link, as these do.
-        tasks.spawn(async move { while inner.join_next().await.is_some() {} });
-        StageLink { input: near_input, output: near_output, tasks }
+        Arc::new(self.clone())
     }
 
+    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observer for Meter {
     fn sent(&self, frame: &Frame) {
         if let Frame::Batch(batch) = frame {
             self.seen().under_way.push_back((batch.step, Instant::now(), batch.tokens.len()));
         }
     }
 
-    fn answered(&self, frame: &Result<Frame, StageError>) {
+    fn came(&self, frame: &Frame) {
         let step = match frame {
-            Ok(Frame::Batch(batch)) => batch.step,
-            Ok(Frame::Result(result)) => result.step,
-            Ok(Frame::Failure(failure)) => failure.step,
-            Ok(Frame::Command(_)) | Err(_) => return,
+            Frame::Batch(batch) => batch.step,
+            Frame::Result(result) => result.step,
+            Frame::Failure(failure) => failure.step,
+            Frame::Command(_) => return,
         };
         let speed = self.seen().answered(step, Instant::now(), self.weights.0);
         if let Some(speed) = speed {
             self.board.set_speed(speed);
         }
-    }
-
-    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

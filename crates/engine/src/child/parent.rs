@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,6 +22,7 @@ use super::pipes::{self, NewLink};
 use super::{CONFIG_MAX, FromChild, ToChild};
 use crate::codec::{self, Limits, Message};
 use crate::error::StageError;
+use crate::frame::Frame;
 use crate::stage::{LINK_DEPTH, Stage, StageLink, StageSpec};
 
 /// How long a child that has closed its socket may take to exit before it is killed.
@@ -36,6 +38,22 @@ pub struct ChildCommand {
     pub args: Vec<OsString>,
     /// Environment variables set on top of this process's.
     pub env: Vec<(OsString, OsString)>,
+}
+
+/// Is told of the frames of a link, by the tasks that move them: what it does takes no time.
+pub trait Observer: Send + Sync + 'static {
+    /// A frame is about to be written to the child.
+    fn sent(&self, frame: &Frame);
+
+    /// A frame came from the child.
+    fn came(&self, frame: &Frame);
+}
+
+/// Observes nothing.
+impl Observer for () {
+    fn sent(&self, _: &Frame) {}
+
+    fn came(&self, _: &Frame) {}
 }
 
 /// A stage that a child process runs. Dropping it kills the process; [`ChildStage::shutdown`] waits until it is gone.
@@ -99,6 +117,27 @@ impl ChildStage {
         self.process_id
     }
 
+    /// [`Stage::connect`], with somebody who is told of all frames.
+    ///
+    /// # Errors
+    /// As [`Stage::connect`].
+    ///
+    /// # Cancel safety
+    /// As [`Stage::connect`].
+    pub async fn connect_observed(&self, observer: Arc<dyn Observer>) -> Result<StageLink, StageError> {
+        let (input, frames) = mpsc::channel(LINK_DEPTH);
+        let (results, output) = mpsc::channel(LINK_DEPTH);
+        let (opened, open) = oneshot::channel();
+        if self.links.send(NewLink { frames, results, opened, observer }).await.is_err() {
+            return Err(self.lost().await);
+        }
+        match open.await {
+            Ok(Ok(())) => Ok(StageLink { input, output, tasks: JoinSet::new() }),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(self.lost().await),
+        }
+    }
+
     /// Waits for the process's end, whatever its cause, and says how it came.
     ///
     /// # Cancel safety
@@ -125,17 +164,7 @@ impl Stage for ChildStage {
     }
 
     async fn connect(&self) -> Result<StageLink, StageError> {
-        let (input, frames) = mpsc::channel(LINK_DEPTH);
-        let (results, output) = mpsc::channel(LINK_DEPTH);
-        let (opened, open) = oneshot::channel();
-        if self.links.send(NewLink { frames, results, opened }).await.is_err() {
-            return Err(self.lost().await);
-        }
-        match open.await {
-            Ok(Ok(())) => Ok(StageLink { input, output, tasks: JoinSet::new() }),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(self.lost().await),
-        }
+        self.connect_observed(Arc::new(())).await
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::parent::wait_lost;
+use super::parent::{Observer, wait_lost};
 use super::{FromChild, ToChild, WINDOW};
 use crate::codec::{self, Limits, Message};
 use crate::error::StageError;
@@ -25,6 +25,7 @@ pub(super) struct NewLink {
     pub(super) frames: mpsc::Receiver<Frame>,
     pub(super) results: Results,
     pub(super) opened: oneshot::Sender<Result<(), StageError>>,
+    pub(super) observer: Arc<dyn Observer>,
 }
 
 /// Writes the current link's frames.
@@ -46,6 +47,7 @@ pub(super) struct Up {
 struct Current {
     session: u32,
     results: Results,
+    observer: Arc<dyn Observer>,
     opened: Option<oneshot::Sender<Result<(), StageError>>>,
     credit: Arc<Semaphore>,
     /// The session is over: replaced, dropped, or ended by the child.
@@ -58,6 +60,7 @@ struct Outgoing {
     /// `frames` has ended, and the child knows.
     ended: bool,
     results: Results,
+    observer: Arc<dyn Observer>,
     credit: Arc<Semaphore>,
     over: CancellationToken,
 }
@@ -107,7 +110,10 @@ impl Down {
                     Message::Control(ToChild::Cancel)
                 }
                 Event::Frame(Some(frame)) => match self.check(&frame) {
-                    Ok(()) => Message::Frame(frame),
+                    Ok(()) => {
+                        link.iter().for_each(|link| link.observer.sent(&frame));
+                        Message::Frame(frame)
+                    }
                     Err(error) => {
                         // It may not even be encodable; the child ends the link behind what was sent before.
                         link.iter_mut().for_each(|link| link.ended = true);
@@ -139,6 +145,7 @@ impl Down {
         let current = Current {
             session: self.session,
             results: new.results.clone(),
+            observer: new.observer.clone(),
             opened: Some(new.opened),
             credit: credit.clone(),
             over: over.clone(),
@@ -148,7 +155,8 @@ impl Down {
             let _ = earlier.results.try_send(Err(StageError::Closed));
             earlier.over.cancel();
         }
-        Outgoing { frames: new.frames, ended: false, results: new.results, credit, over }
+        let NewLink { frames, results, observer, .. } = new;
+        Outgoing { frames, ended: false, results, observer, credit, over }
     }
 }
 
@@ -214,7 +222,7 @@ impl Up {
     }
 
     async fn deliver(&self, session: u32, message: Message<FromChild>) {
-        let (results, over) = {
+        let (results, observer, over) = {
             let mut slot = locked(&self.current);
             let Some(current) = slot.as_mut().filter(|current| current.session == session) else { return };
             match &message {
@@ -235,14 +243,17 @@ impl Up {
                 }
                 _ => {}
             }
-            let handles = (current.results.clone(), current.over.clone());
+            let handles = (current.results.clone(), current.observer.clone(), current.over.clone());
             if matches!(message, Message::End(_)) {
                 *slot = None;
             }
             handles
         };
         let (item, last) = match message {
-            Message::Frame(frame) => (Ok(frame), false),
+            Message::Frame(frame) => {
+                observer.came(&frame);
+                (Ok(frame), false)
+            }
             Message::End(Err(error)) => (Err(error), true),
             Message::End(Ok(())) | Message::Control(_) => {
                 over.cancel();

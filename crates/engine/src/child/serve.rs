@@ -43,8 +43,9 @@ where
     C: DeserializeOwned,
     F: FnOnce(C) -> Result<Loaded, StageError> + Send + 'static,
 {
-    // Two threads: a stage task that computes on one of them leaves the other for the socket.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    // One thread: it moves frames, and a stage that computes does so on threads of its own, whose cores it should not ask
+    // for more often than it has to.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let code = match runtime {
         Ok(runtime) => {
             let end = runtime.block_on(run(make_stage));

@@ -242,6 +242,7 @@ impl Driver {
         }
     }
 
+    /// Whoever waits for a change is woken where runs come or go, and not by every token.
     fn publish(&mut self) {
         self.pulse.active = self.scheduler.active();
         self.pulse.queued = self.scheduler.queued();
@@ -251,7 +252,8 @@ impl Driver {
             self.rate.pause();
         }
         let pulse = self.pulse;
-        self.show.send_if_modified(|shown| std::mem::replace(shown, pulse) != pulse);
+        let runs = |pulse: &Pulse| (pulse.active, pulse.queued);
+        self.show.send_if_modified(|shown| runs(&std::mem::replace(shown, pulse)) != runs(&pulse));
     }
 }
 

@@ -80,9 +80,18 @@ async fn read(mut generation: Generation) -> (Vec<TokenId>, Result<FinishReason,
 }
 
 /// Waits until the pulse is as wished.
-async fn until(pipeline: &Pipeline, wish: impl FnMut(&Pulse) -> bool) -> Pulse {
-    let mut pulse = pipeline.pulse();
-    *timeout(PATIENCE, pulse.wait_for(wish)).await.expect("this in time").expect("a pipeline that lives")
+async fn until(pipeline: &Pipeline, mut wish: impl FnMut(&Pulse) -> bool) -> Pulse {
+    let pulse = pipeline.pulse();
+    let look = async {
+        loop {
+            let now = *pulse.borrow();
+            if wish(&now) {
+                return now;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, look).await.expect("this in time")
 }
 
 #[tokio::test(start_paused = true)]
