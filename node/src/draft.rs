@@ -95,7 +95,8 @@ impl RunningDraft {
         let id = StageId::new(uuid::Uuid::now_v7().to_string());
         let config = plan.whole(&model.source, &model.info, settings.compute.clone());
         let stage = host.load(id, &config, memory, None).await?;
-        let config = Config { parallel: Some(settings.parallel), speculate: false, ..Config::for_stages(1) };
+        let config = Config::for_stages(1);
+        let config = Config { parallel: Some(settings.parallel), speculate: false, runs_ahead: false, ..config };
         match Pipeline::start(Arc::clone(&stage) as Arc<dyn Stage>, config).await {
             Ok(pipeline) => Ok(Self { stage, pipeline: Arc::new(pipeline) }),
             Err(error) => {

@@ -17,6 +17,11 @@ pub struct SeqId(pub u32);
 /// tokens that are scored. It has room for their logits, besides one row a slot.
 pub const MAX_EXTRA_ROWS: u32 = 32;
 
+/// Stands in a micro-batch for the token that was drawn for the sequence in the one before: the whole model in one stage
+/// need not wait to be told. In a segment of its own, for [`Want::Token`]. Where no token was drawn there, or one that
+/// ended the run ([`Open::stop_tokens`]), nothing is computed, and the answer is [`DrawFailure::Over`].
+pub const DRAWN: TokenId = TokenId(-1);
+
 /// Counts the micro-batches of one link, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StepId(pub u64);
@@ -81,7 +86,7 @@ pub struct MicroBatch {
     pub step: StepId,
     /// At most one segment per sequence; their lengths sum up to `tokens.len()`.
     pub segments: Vec<Segment>,
-    /// Token ids, segment by segment. They travel to the last stage, which samples.
+    /// Token ids, segment by segment; or [`DRAWN`]. They travel to the last stage, which samples.
     pub tokens: Vec<TokenId>,
     /// Hidden rows, one per token; `None` on the way into the first stage, which makes them from the tokens.
     pub rows: Option<Rows>,
@@ -180,6 +185,8 @@ pub struct Open {
     pub logprobs: Option<u8>,
     /// See [`GenerateSpec::constraint`].
     pub constraint: Option<Constraint>,
+    /// Tokens that end the run: behind them, [`DRAWN`] asks for nothing.
+    pub stop_tokens: Vec<TokenId>,
     /// The prompt's last tokens, oldest first: as many as [`Sampling::repeat_last_n`] looks back.
     pub prompt_tail: Vec<TokenId>,
     /// What the run has generated so far, from `prompt_len` on; empty but for a run that goes on from elsewhere.
@@ -212,6 +219,9 @@ pub enum DrawFailure {
     /// The computation gave no usable logits, or the enforcer failed.
     #[error("{0}")]
     Internal(String),
+    /// The token before was to be what was drawn, and that ended the run, or nothing was drawn.
+    #[error("there is nothing to go on behind")]
+    Over,
 }
 
 /// What came of one micro-batch: one output per segment whose `want` is not `Nothing` (of [`Want::Verified`] and
@@ -245,11 +255,28 @@ impl Output {
     }
 }
 
+impl Segment {
+    /// Whether its token, of these, is to be the one that was drawn before: [`DRAWN`].
+    pub fn is_drawn(&self, tokens: &[TokenId]) -> bool {
+        self.want == Want::Token && tokens == [DRAWN]
+    }
+}
+
 impl MicroBatch {
     /// Rows that the last stage reports on besides one a segment: at most [`MAX_EXTRA_ROWS`].
     pub fn extra_rows(&self) -> u32 {
         let has_them = |segment: &&Segment| matches!(segment.want, Want::Verified | Want::Scored(_));
         self.segments.iter().filter(has_them).fold(0, |rows, segment| rows.saturating_add(segment.len - 1))
+    }
+
+    /// Segments with their tokens. Those of a batch that was checked; of another, there may be fewer.
+    pub fn parts(&self) -> impl Iterator<Item = (&Segment, &[TokenId])> {
+        let mut rest = &self.tokens[..];
+        self.segments.iter().map_while(move |segment| {
+            let (own, behind) = rest.split_at_checked(segment.len as usize)?;
+            rest = behind;
+            Some((segment, own))
+        })
     }
 
     /// Checks all that a stage relies on: sizes against `spec`, slots, positions within the context, and rows present
@@ -286,7 +313,9 @@ impl MicroBatch {
             Want::Scored(next) => next.as_ref(),
             _ => None,
         });
-        if let Some(token) = self.tokens.iter().chain(behind).find(|token| !is_token(**token, spec)) {
+        let draws_itself = spec.is_first() && spec.is_last();
+        let known = self.parts().filter(|part| !(draws_itself && part.0.is_drawn(part.1))).flat_map(|part| part.1);
+        if let Some(token) = known.chain(behind).find(|token| !is_token(**token, spec)) {
             return bad(format!("token {} of a vocabulary of {}", token.0, spec.n_vocab));
         }
         match &self.rows {
@@ -365,6 +394,7 @@ impl Open {
             logit_bias: Vec::new(),
             logprobs: None,
             constraint: None,
+            stop_tokens: Vec::new(),
             prompt_tail: Vec::new(),
             generated: Vec::new(),
         }

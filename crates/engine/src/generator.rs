@@ -88,6 +88,7 @@ impl From<DrawFailure> for GenerateError {
         match failure {
             DrawFailure::Invalid(reason) => Self::Invalid(reason),
             DrawFailure::Internal(reason) => Self::Step(reason),
+            DrawFailure::Over => Self::Step(failure.to_string()),
         }
     }
 }

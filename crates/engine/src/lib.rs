@@ -16,7 +16,8 @@ pub mod child;
 pub mod codec;
 pub mod conformance;
 pub mod constraint;
-pub mod error;
+mod drawn;
+mod error;
 pub mod frame;
 pub mod generator;
 pub mod llama;
@@ -30,8 +31,8 @@ pub mod testkit;
 
 pub use error::StageError;
 pub use frame::{
-    Command, DrawFailure, Frame, MAX_EXTRA_ROWS, MicroBatch, Open, Output, Rows, Segment, SeqId, StepFailure, StepId,
-    StepResult, Want,
+    Command, DRAWN, DrawFailure, Frame, MAX_EXTRA_ROWS, MicroBatch, Open, Output, Rows, Segment, SeqId, StepFailure,
+    StepId, StepResult, Want,
 };
 pub use generator::{GenerateError, Generation, Generator, TokenEvent};
 pub use stage::{Stage, StageLink, StageSpec};

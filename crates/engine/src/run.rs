@@ -33,6 +33,8 @@ pub struct Run {
     /// Tokens at `prompt_len..`, as they were computed.
     generated: Vec<TokenId>,
     constraint: Result<Option<Constrained>, DrawFailure>,
+    /// What was drawn last, with its position.
+    drawn: Option<(u32, TokenId)>,
     /// The logits after biases, penalties and constraint; kept between draws.
     adjusted: Vec<f32>,
 }
@@ -57,7 +59,7 @@ impl Run {
             _ => Ok(None),
         };
         let constraint = constraint.map_err(|error| DrawFailure::Invalid(error.to_string()));
-        Self { generated: open.generated.clone(), open, constraint, adjusted: Vec::new() }
+        Self { generated: open.generated.clone(), open, constraint, drawn: None, adjusted: Vec::new() }
     }
 
     /// What it was opened with.
@@ -82,6 +84,13 @@ impl Run {
     /// Positions `len..` are forgotten.
     pub fn truncate(&mut self, len: u32) {
         self.generated.truncate(len.saturating_sub(self.open.prompt_len) as usize);
+        self.drawn = self.drawn.filter(|(position, _)| *position <= len);
+    }
+
+    /// The token that was drawn for `position`, if that was the last draw and the run goes on behind it.
+    pub fn drawn(&self, position: u32) -> Option<TokenId> {
+        let (_, token) = self.drawn.filter(|drawn| drawn.0 == position)?;
+        (!self.open.stop_tokens.contains(&token)).then_some(token)
     }
 
     /// Draws the token that goes to `position` from the raw `logits`, one per token of the vocabulary.
@@ -89,6 +98,7 @@ impl Run {
     /// # Errors
     /// [`DrawFailure`]; the run cannot go on.
     pub fn draw(&mut self, drawer: &mut Drawer, logits: &[f32], position: u32) -> Result<Drawn, DrawFailure> {
+        self.drawn = None;
         let index = position.saturating_sub(self.open.prompt_len);
         let Some(history) = self.generated.get(..index as usize) else {
             return Err(DrawFailure::Internal(format!("the tokens before position {position} are not known")));
@@ -112,6 +122,7 @@ impl Run {
             }
         };
         let logprobs = self.open.logprobs.map(|top| log_probabilities(logits, token, usize::from(top)));
+        self.drawn = Some((position, token));
         Ok(Drawn { token, logprobs })
     }
 

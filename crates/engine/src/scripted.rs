@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::drawn;
 use crate::error::StageError;
 use crate::frame::{Frame, MicroBatch, Output, Rows, Segment, SeqId, StepFailure, StepResult, Want};
 use crate::run::log_probabilities;
@@ -232,6 +233,7 @@ impl Worker {
     }
 
     fn compute(&mut self, mut batch: MicroBatch) -> Result<Frame, (MicroBatch, String)> {
+        let over = drawn::fill_in(&mut batch, |seq, position| self.drawn(seq, position));
         if let Err(reason) = self.slots.extend(&batch) {
             return Err((batch, reason));
         }
@@ -254,7 +256,7 @@ impl Worker {
             batch.rows = Some(Rows { n_embd: self.shared.spec.n_embd, data });
             return Ok(Frame::Batch(batch));
         }
-        Ok(Frame::Result(StepResult { step: batch.step, outputs: self.outputs(&batch, &data) }))
+        Ok(Frame::Result(StepResult { step: batch.step, outputs: over.among(self.outputs(&batch, &data)) }))
     }
 
     fn outputs(&self, batch: &MicroBatch, data: &[f32]) -> Vec<Output> {
@@ -319,6 +321,12 @@ impl Worker {
             log_probabilities(&logits, token, usize::from(top))
         });
         Output { logprobs, ..Output::token(seq, end, token) }
+    }
+
+    /// What was drawn for `position`, if the slot ends there and the run goes on behind it.
+    fn drawn(&self, seq: SeqId, position: u32) -> Option<TokenId> {
+        let stop_tokens = self.slots.stop_tokens_behind(seq, position)?;
+        Some(self.next(seq, position)).filter(|token| !stop_tokens.contains(token))
     }
 
     /// What the script says after the slot's first `len` positions, folded into the vocabulary.

@@ -46,22 +46,33 @@ pub struct Config {
     /// Whether drafts are looked for in what was said before, where the stages can take them back. Default true: the
     /// text stays the same, and nothing is slower.
     pub speculate: bool,
+    /// Whether the next token of every sequence is computed without waiting for the one before to come home. Only where
+    /// one stage holds the whole model, which has drawn it; and only if it can be taken back. Default false.
+    pub runs_ahead: bool,
     /// Events of one run that its client may leave unread before the run is held back. Default 64, at least 1.
     pub unread: usize,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { depth: 1, parallel: None, max_queue: 64, prefill_chunk: None, speculate: true, unread: 64 }
+        Self {
+            depth: 1,
+            parallel: None,
+            max_queue: 64,
+            prefill_chunk: None,
+            speculate: true,
+            runs_ahead: false,
+            unread: 64,
+        }
     }
 }
 
 impl Config {
     /// The defaults for a chain of `stages`. More than one work on a prompt's chunks at the same time, which takes
-    /// chunks that are small beside the prompt.
+    /// chunks that are small beside the prompt. One alone runs ahead.
     pub fn for_stages(stages: usize) -> Self {
         let prefill_chunk = (stages > 1).then_some(CHUNK_OF_SPLIT_PREFILL);
-        Self { depth: stages.max(1), prefill_chunk, ..Self::default() }
+        Self { depth: stages.max(1), prefill_chunk, runs_ahead: stages == 1, ..Self::default() }
     }
 }
 
@@ -137,7 +148,7 @@ impl Pipeline {
         &self.spec
     }
 
-    /// Signs of life, kept up to date.
+    /// Signs of life, kept up to date. Only runs that come or go count as a change; who looks sees all counters.
     pub fn pulse(&self) -> watch::Receiver<Pulse> {
         self.pulse.clone()
     }

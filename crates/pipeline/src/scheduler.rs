@@ -28,11 +28,15 @@
 //! the text is that which single steps would have given. What did not come true is cut off on every stage, by a command
 //! before the next micro-batch.
 //!
+//! Where one stage is the whole model, it has drawn a token before anybody is told: the next micro-batch is sent while
+//! that is under way (`scheduler/ahead.rs`).
+//!
 //! A seam, for what is not built yet: *priority* is the order of `queue`.
 //!
 //! Start with [`Scheduler::submit`], [`Scheduler::next_frame`] and [`Scheduler::result`].
 
 mod admission;
+mod ahead;
 mod batch;
 mod checkpoints;
 mod drafting;
@@ -72,6 +76,8 @@ pub struct Limits {
     pub cuts_back: bool,
     /// Whether drafts may be sent: they can always be taken back.
     pub rolls_back: bool,
+    /// Whether a micro-batch of next tokens may follow one that draws them, before that is home.
+    pub runs_ahead: bool,
     /// Positions that idle slots may leave on the host, in places of their own.
     pub n_parked: u32,
     /// Such places.
@@ -104,6 +110,7 @@ impl Limits {
             n_cells: stage.n_cells,
             cuts_back: stage.cuts_back,
             rolls_back: stage.rolls_back && config.speculate,
+            runs_ahead: stage.rolls_back && config.runs_ahead && config.depth <= 1,
             n_parked: stage.n_parked,
             n_places: stage.places(),
             n_states: stage.n_states,
@@ -318,7 +325,8 @@ impl Scheduler {
     }
 
     fn has_batch(&self) -> bool {
-        self.in_flight.len() < self.limits.depth && !(self.ready.is_empty() && self.prefill.is_empty())
+        let has_work = !(self.ready.is_empty() && self.prefill.is_empty());
+        (has_work && self.in_flight.len() < self.limits.depth) || self.may_run_ahead()
     }
 
     /// The next thing to tell a client.

@@ -12,7 +12,7 @@ use rustls::pki_types::CertificateDer;
 use crate::error::TransportError;
 
 /// The protocol's name and version. Peers of another version fail in the handshake.
-pub const ALPN: &[u8] = b"mesh-stage/4";
+pub const ALPN: &[u8] = b"mesh-stage/5";
 
 /// Pings go out this often, from threads that never compute.
 const KEEP_ALIVE: Duration = Duration::from_millis(500);

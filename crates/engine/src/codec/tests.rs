@@ -76,7 +76,8 @@ prop_compose! {
 fn any_result() -> impl Strategy<Value = Frame> {
     let top = prop::collection::vec((any::<i32>().prop_map(TokenId), -99f32..0.0), 0..20);
     let logprobs = prop::option::of((-99f32..0.0, top).prop_map(|(chosen, top)| Logprobs { chosen, top }));
-    let failure = prop::option::of(".{0,60}".prop_map(DrawFailure::Invalid));
+    let failure = prop_oneof![Just(DrawFailure::Over), ".{0,60}".prop_map(DrawFailure::Invalid)];
+    let failure = prop::option::of(failure);
     let token = prop::option::of(any::<i32>().prop_map(TokenId));
     let output = (any::<u32>(), any::<u32>(), token, logprobs, prop::option::of(0usize..40), failure).prop_map(
         |(seq, position, token, logprobs, logits, failure)| Output {
@@ -123,15 +124,16 @@ prop_compose! {
         logit_bias in prop::collection::vec((any::<i32>().prop_map(TokenId), -100f32..100.0), 0..9),
         logprobs: Option<u8>,
         constraint in prop::option::of(any_constraint()),
-        tokens in prop::collection::vec(prop::collection::vec(any::<i32>().prop_map(TokenId), 0..9), 2),
+        tokens in prop::collection::vec(prop::collection::vec(any::<i32>().prop_map(TokenId), 0..9), 3),
     ) -> Command {
         let sampling = Sampling {
             temperature, top_k, top_p, min_p, seed, repeat_penalty, repeat_last_n, presence_penalty,
             frequency_penalty: -presence_penalty, ignore_eos: seed % 2 == 0,
         };
-        let (prompt_tail, generated) = (tokens[0].clone(), tokens[1].clone());
+        let [prompt_tail, generated, stop_tokens] = [0, 1, 2].map(|list: usize| tokens[list].clone());
         let open = Open::new(SeqId(seq), RequestId::new(request), prompt_len, sampling);
-        Command::Open(Box::new(Open { max_tokens, logit_bias, logprobs, constraint, prompt_tail, generated, ..open }))
+        let open = Open { stop_tokens, prompt_tail, generated, ..open };
+        Command::Open(Box::new(Open { max_tokens, logit_bias, logprobs, constraint, ..open }))
     }
 }
 

@@ -158,6 +158,7 @@ fn cut_failure(failure: &DrawFailure) -> DrawFailure {
     match failure {
         DrawFailure::Invalid(reason) => DrawFailure::Invalid(cut(reason)),
         DrawFailure::Internal(reason) => DrawFailure::Internal(cut(reason)),
+        DrawFailure::Over => DrawFailure::Over,
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod drafts;
+mod drawn;
 mod extra_rows;
 mod parking;
 mod scores;
@@ -20,7 +21,7 @@ use crate::frame::{Command, Frame, MicroBatch, Open, Rows, SeqId, StepFailure, S
 type Check = for<'a> fn(&'a Bench<'a>) -> BoxFuture<'a, Result<(), String>>;
 
 /// By name, in the order in which they run.
-pub(super) const ALL: [(&str, Check); 15] = [
+pub(super) const ALL: [(&str, Check); 16] = [
     ("answers every batch once and in order", |bench| order(bench).boxed()),
     ("computes what was sent before the input closed", |bench| graceful(bench).boxed()),
     ("ends the link on an invalid frame", |bench| invalid(bench).boxed()),
@@ -34,6 +35,7 @@ pub(super) const ALL: [(&str, Check); 15] = [
     ("forgets a closed slot", |bench| close(bench).boxed()),
     ("keeps what is retained", |bench| retain(bench).boxed()),
     ("verifies drafts", |bench| drafts::verify(bench).boxed()),
+    ("knows what it has drawn", |bench| drawn::drawn(bench).boxed()),
     ("scores prompts", |bench| scores::score(bench).boxed()),
     ("parks and fetches", |bench| parking::park(bench).boxed()),
 ];

@@ -12,6 +12,7 @@ use mesh_types::TokenId;
 use super::config::{Fed, LlamaStageConfig};
 use super::sequences::{Parked, Slot};
 use crate::constraint::{Enforcer, Lexicon};
+use crate::drawn;
 use crate::error::StageError;
 use crate::frame::{
     DrawFailure, Frame, MAX_EXTRA_ROWS, MicroBatch, Output, Rows, Segment, SeqId, StepFailure, StepResult, Want,
@@ -144,6 +145,10 @@ impl Engine {
     }
 
     fn compute(&mut self, mut batch: MicroBatch) -> Result<Frame, Stop> {
+        let over = drawn::fill_in(&mut batch, |seq, position| self.drawn(seq, position));
+        if batch.segments.is_empty() {
+            return Ok(Frame::Result(StepResult { step: batch.step, outputs: over.among(Vec::new()) }));
+        }
         self.check_slots(&batch)?;
         self.place(&batch);
         let rows = match (batch.rows.take(), &mut self.embedding) {
@@ -167,7 +172,13 @@ impl Engine {
             batch.rows = Some(Rows { n_embd: self.spec.n_embd, data: done.rows });
             return Ok(Frame::Batch(batch));
         }
-        Ok(Frame::Result(StepResult { step: batch.step, outputs: done.outputs }))
+        Ok(Frame::Result(StepResult { step: batch.step, outputs: over.among(done.outputs) }))
+    }
+
+    /// What was drawn last for the slot, if `position` is where it belongs and the run goes on behind it.
+    fn drawn(&self, seq: SeqId, position: u32) -> Option<TokenId> {
+        let slot = &self.slots[seq.0 as usize];
+        slot.run.as_ref().filter(|_| slot.len == position)?.drawn(position)
     }
 
     /// Decodes `segments`, which begin at place `first` of the micro-batch, and appends what comes of them to `done`.

@@ -143,3 +143,21 @@ fn a_run_that_cannot_be_constrained_fails_alone() {
     assert!(matches!(draw("start: nothing"), Err(DrawFailure::Invalid(_))));
     assert!(matches!(draw("start: \"x\""), Err(DrawFailure::Invalid(_))), "the vocabulary has no x");
 }
+
+#[test]
+fn what_was_drawn_is_known_until_it_is_cut_off_or_ends_the_run() {
+    let logits = [0.0f32, 3.0, 2.0, 0.0, 0.0, 0.0];
+    let mut drawer = Drawer::with_end_tokens([5].into());
+    let mut run = Run::new(Open { stop_tokens: tokens(&[2]), ..open(Sampling::greedy()) }, &spec(), None);
+    assert_eq!(run.drawn(3), None);
+    run.draw(&mut drawer, &logits, 3).expect("a token");
+    assert_eq!((run.drawn(3), run.drawn(2), run.drawn(4)), (Some(TokenId(1)), None, None));
+    run.truncate(3);
+    assert_eq!(run.drawn(3), Some(TokenId(1)), "its place is free");
+    run.truncate(2);
+    assert_eq!(run.drawn(3), None);
+    run.draw(&mut drawer, &[0.0, 0.0, 9.0, 0.0, 0.0, 0.0], 3).expect("a token");
+    assert_eq!(run.drawn(3), None, "it ends the run");
+    run.draw(&mut drawer, &[f32::NAN; 6], 3).expect_err("no number");
+    assert_eq!(run.drawn(3), None);
+}

@@ -27,7 +27,9 @@ struct Slot {
     hashes: Vec<u32>,
     /// Of the run that is open on this slot.
     prompt_len: Option<u32>,
-    /// Log probabilities that this run wants.
+    /// Tokens that end it.
+    stop_tokens: Vec<TokenId>,
+    /// Log probabilities that it wants.
     logprobs: Option<u8>,
     /// It should have been cut back, and could not.
     spoilt: bool,
@@ -55,12 +57,14 @@ impl Slots {
                     return Err(StageError::InvalidFrame(format!("slot {} is open already", open.seq.0)));
                 }
                 slot.logprobs = open.logprobs;
+                slot.stop_tokens.clone_from(&open.stop_tokens);
             }
             Command::Truncate { seq, len } => self.truncate(seq, len),
             Command::Copy { from, to, len } => {
                 if from != to {
-                    let Slot { prompt_len, logprobs, .. } = self.slots[to.0 as usize];
-                    self.slots[to.0 as usize] = Slot { prompt_len, logprobs, ..self.slots[from.0 as usize].clone() };
+                    let Slot { prompt_len, logprobs, stop_tokens, .. } = std::mem::take(&mut self.slots[to.0 as usize]);
+                    let copy = self.slots[from.0 as usize].clone();
+                    self.slots[to.0 as usize] = Slot { prompt_len, logprobs, stop_tokens, ..copy };
                 }
                 self.truncate(to, len);
             }
@@ -150,6 +154,13 @@ impl Slots {
 
     pub(super) fn logprobs(&self, seq: SeqId) -> Option<u8> {
         self.slots[seq.0 as usize].logprobs
+    }
+
+    /// What ends the run of a slot that holds `len` positions, its prompt among them; `None` where it does not.
+    pub(super) fn stop_tokens_behind(&self, seq: SeqId, len: u32) -> Option<&[TokenId]> {
+        let slot = &self.slots[seq.0 as usize];
+        let is_there = slot.tokens.len() == len as usize && slot.prompt_len.is_some_and(|prompt_len| prompt_len <= len);
+        is_there.then_some(&slot.stop_tokens[..])
     }
 
     pub(super) fn prompt_len(&self, seq: SeqId) -> Option<u32> {

@@ -20,6 +20,7 @@ impl Scheduler {
         } else {
             self.add_decode(!alone && !self.prefill.is_empty(), &mut batch, &mut flight);
             self.add_prefill(&mut batch, &mut flight);
+            self.add_ahead(&mut batch, &mut flight);
             self.was_alone = false;
         }
         self.in_flight.push_back(flight);
@@ -139,7 +140,13 @@ impl Scheduler {
         .count()
     }
 
-    fn add(&self, batch: &mut MicroBatch, flight: &mut Flight, (run, afresh): (RunId, bool), segment: Segment) {
+    pub(super) fn add(
+        &self,
+        batch: &mut MicroBatch,
+        flight: &mut Flight,
+        (run, afresh): (RunId, bool),
+        segment: Segment,
+    ) {
         let Segment { seq, start, len, want } = segment;
         let origin = self.slots.origin(seq);
         batch.segments.push(segment);

@@ -187,9 +187,7 @@ impl Scheduler {
         if rejected > 0 {
             self.commands.push_back(Command::Truncate { seq, len: held });
         }
-        if self.runs.get(&run).is_some_and(|state| !state.held) {
-            self.go_on(run);
-        }
+        self.go_on_behind(run);
         taken
     }
 

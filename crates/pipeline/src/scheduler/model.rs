@@ -3,7 +3,8 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use mesh_engine::{
-    Command, Frame, MicroBatch, Output, Segment, SeqId, StageSpec, StepFailure, StepId, StepResult, Want,
+    Command, DRAWN, DrawFailure, Frame, MicroBatch, Output, Segment, SeqId, StageSpec, StepFailure, StepId, StepResult,
+    Want,
 };
 use mesh_types::{LayerRange, Logprobs, ModelId, TokenId};
 
@@ -33,7 +34,7 @@ pub(super) fn score(position: u32) -> Logprobs {
 
 pub(super) struct Model {
     spec: StageSpec,
-    depth: usize,
+    most_under_way: usize,
     link: VecDeque<Frame>,
     slots: Vec<Slot>,
     /// On the host.
@@ -62,6 +63,7 @@ struct Slot {
     /// The lengths that it can be cut back to, each with its number.
     checkpoints: Vec<(u32, u64)>,
     prompt_len: Option<u32>,
+    stop_tokens: Vec<TokenId>,
     spoilt: bool,
 }
 
@@ -86,7 +88,7 @@ impl Model {
         let slots = vec![Slot::default(); limits.n_seq as usize];
         Self {
             spec,
-            depth: limits.depth,
+            most_under_way: limits.depth + usize::from(limits.runs_ahead),
             link: VecDeque::new(),
             slots,
             places: vec![Place::default(); limits.n_places as usize],
@@ -101,7 +103,7 @@ impl Model {
     /// A frame is sent.
     pub(super) fn send(&mut self, frame: Frame) {
         self.link.push_back(frame);
-        assert!(self.under_way() <= self.depth, "more than {} micro-batches under way", self.depth);
+        assert!(self.under_way() <= self.most_under_way, "more than {} micro-batches under way", self.most_under_way);
     }
 
     /// Micro-batches sent and not computed.
@@ -112,9 +114,12 @@ impl Model {
     /// Computes the oldest micro-batch and the commands before it.
     pub(super) fn compute(&mut self) -> Option<Result<StepResult, StepFailure>> {
         let batch = self.next_batch()?;
+        let is_over = |segment: &Segment, tokens: &[TokenId]| tokens == [DRAWN] && self.is_over(segment);
+        let over: BTreeSet<SeqId> =
+            batch.parts().filter(|(segment, own)| is_over(segment, own)).map(|(segment, _)| segment.seq).collect();
         let does_not_follow = |segment: &Segment| {
             let slot = &self.slots[segment.seq.0 as usize];
-            slot.spoilt || slot.held.len() != segment.start as usize
+            !over.contains(&segment.seq) && (slot.spoilt || slot.held.len() != segment.start as usize)
         };
         if let Some(segment) = batch.segments.iter().find(|segment| does_not_follow(segment)) {
             assert!(self.is_shaky, "step {}: {segment:?} does not follow", batch.step.0);
@@ -125,9 +130,16 @@ impl Model {
         for segment in &batch.segments {
             let slot = &mut self.slots[segment.seq.0 as usize];
             let prompt_len = slot.prompt_len.expect("work for a slot that is not open");
+            if over.contains(&segment.seq) {
+                tokens.next();
+                let (failure, position) = (Some(DrawFailure::Over), segment.start + 1);
+                outputs.push(Output { failure, token: None, ..Output::token(segment.seq, position, DRAWN) });
+                continue;
+            }
             let verifies = segment.want == Want::Verified;
             for (place, token) in (0..).zip(tokens.by_ref().take(segment.len as usize)) {
                 let so_far: Vec<TokenId> = slot.held.iter().map(|held| held.0).collect();
+                let token = if *token == DRAWN { &drawn(&so_far) } else { token };
                 if slot.held.len() >= prompt_len as usize {
                     let is_drawn = *token == drawn(&so_far);
                     assert!(is_drawn || (verifies && place > 0), "another token than was drawn");
@@ -164,6 +176,13 @@ impl Model {
         let cells: BTreeSet<u64> = self.slots.iter().flat_map(|slot| &slot.held).map(|held| held.1).collect();
         assert!(cells.len() <= self.spec.n_cells as usize, "{} cells are taken", cells.len());
         Some(Ok(StepResult { step: batch.step, outputs }))
+    }
+
+    /// Whether there is nothing to go on behind, where the token is to be the one drawn before.
+    fn is_over(&self, segment: &Segment) -> bool {
+        let slot = &self.slots[segment.seq.0 as usize];
+        let held: Vec<TokenId> = slot.held.iter().map(|held| held.0).collect();
+        held.len() != segment.start as usize || slot.stop_tokens.contains(&drawn(&held))
     }
 
     /// The same, but the micro-batch fails.
@@ -227,6 +246,7 @@ impl Model {
                 let slot = self.slot(open.seq);
                 assert!(slot.prompt_len.replace(open.prompt_len).is_none(), "slot {} opened twice", open.seq.0);
                 assert!(slot.held.len() < open.prompt_len as usize, "slot {} holds the whole prompt", open.seq.0);
+                slot.stop_tokens.clone_from(&open.stop_tokens);
             }
             Command::Close { seq } => *self.slot(*seq) = Slot::default(),
             Command::Retain { seq, len } => {

@@ -64,6 +64,7 @@ fn limits() -> impl Strategy<Value = Limits> {
             n_cells,
             cuts_back,
             rolls_back: cuts_back && depth != 2,
+            runs_ahead: cuts_back && depth == 1,
             n_parked: 20 * (n_cells % 4),
             n_places: if n_cells % 4 == 0 { 0 } else { 1 + n_cells % 3 },
             n_states: if cuts_back { 0 } else { n_cells / 4 % 6 },
@@ -278,7 +279,7 @@ impl World {
     }
 
     fn check(&self) {
-        assert!(self.scheduler.in_flight() <= self.limits.depth);
+        assert!(self.scheduler.in_flight() <= self.limits.depth + usize::from(self.limits.runs_ahead));
         assert_eq!(self.scheduler.in_flight(), self.model.under_way());
         let (n_seq, n_parallel) = (self.limits.n_seq, self.limits.n_parallel);
         assert!(self.scheduler.commands.len() <= 8 * n_seq as usize + 8, "commands pile up");

@@ -11,6 +11,7 @@ pub(super) const LIMITS: Limits = Limits {
     n_cells: 128,
     cuts_back: true,
     rolls_back: true,
+    runs_ahead: false,
     n_parked: 0,
     n_places: 0,
     n_states: 0,

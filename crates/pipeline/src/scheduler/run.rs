@@ -17,6 +17,8 @@ pub(super) struct Run {
     pub(super) phase: Phase,
     /// Its client takes its time.
     pub(super) held: bool,
+    /// The token behind the one that is being drawn is under way as well.
+    pub(super) ahead: bool,
     /// Prompt tokens that were there already.
     pub(super) cached: u32,
     /// The place on the host that its prefix came from.
@@ -82,6 +84,7 @@ impl Run {
             seq: None,
             phase: Phase::Queued,
             held: false,
+            ahead: false,
             cached: 0,
             fetched: None,
             checkpoints: VecDeque::new(),
@@ -120,6 +123,7 @@ impl Run {
             logit_bias: spec.logit_bias.clone(),
             logprobs: spec.logprobs,
             constraint: spec.constraint.clone(),
+            stop_tokens: spec.stop_tokens.clone(),
             prompt_tail: spec.prompt[spec.prompt.len().saturating_sub(look_back)..].to_vec(),
             ..Open::new(seq, spec.request.clone(), self.prompt_len(), spec.sampling)
         }

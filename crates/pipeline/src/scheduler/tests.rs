@@ -13,6 +13,7 @@ pub(super) fn limits(n_seq: u32, n_batch: u32, depth: usize) -> Limits {
         n_cells: 64 * n_seq,
         cuts_back: true,
         rolls_back: true,
+        runs_ahead: false,
         n_parked: 0,
         n_places: 0,
         n_states: 0,
