@@ -12,7 +12,8 @@
 //!
 //! Rules that hold at any time (and that the property test checks):
 //! - a slot belongs to one run; its positions are computed in order, without gaps; the last stage's answer to a token
-//!   is needed before the next token of that sequence, but not between the chunks of a prompt;
+//!   is needed before the next token of that sequence, but not between the chunks of a prompt, nor where the stage that
+//!   has drawn it fills it in;
 //! - a slot that was in use is opened anew only behind its `Close` or `Retain` on the same link, so that frames of the
 //!   run before cannot touch it, and what still comes home for that run is dropped;
 //! - a prefix that is used was sent through the same link before, token by token, and at least one token of every
@@ -24,9 +25,9 @@
 //! - a run ends exactly once, with `Finished` or an error.
 //!
 //! With a run's next token ride drafts of those that may follow, where that is likely to save time
-//! (`scheduler/speculate.rs`): from its own text, or of a second model (`scheduler/drafting.rs`). The last stage draws behind each of them, up to the first that is not what was drawn: so
-//! the text is that which single steps would have given. What did not come true is cut off on every stage, by a command
-//! before the next micro-batch.
+//! (`scheduler/speculate.rs`): from its own text, or of a second model (`scheduler/drafting.rs`). The last stage draws
+//! behind each of them, up to the first that is not what was drawn: so the text is that which single steps would have
+//! given. What did not come true is cut off on every stage, by a command before the next micro-batch.
 //!
 //! Where one stage is the whole model, it has drawn a token before anybody is told: the next micro-batch is sent while
 //! that is under way (`scheduler/ahead.rs`).
@@ -94,7 +95,7 @@ pub struct Limits {
     pub n_batch: u32,
     /// Most prompt tokens in a micro-batch; 1 to `n_batch`.
     pub prefill_chunk: u32,
-    /// Most micro-batches under way; at least 1.
+    /// Most micro-batches under way, without one that runs ahead; at least 1.
     pub depth: usize,
     /// Most runs that wait for a slot.
     pub max_queue: usize,
@@ -280,7 +281,7 @@ impl Scheduler {
     }
 
     /// Computes no further token of `run` until [`Self::release`]: its client takes its time. What is under way for it
-    /// still comes home, at most one micro-batch.
+    /// still comes home: at most one micro-batch, or two with one that runs ahead.
     pub fn hold(&mut self, run: RunId) {
         if let Some(state) = self.runs.get_mut(&run) {
             state.held = true;

@@ -43,8 +43,8 @@ where
     C: DeserializeOwned,
     F: FnOnce(C) -> Result<Loaded, StageError> + Send + 'static,
 {
-    // One thread: it moves frames, and a stage that computes does so on threads of its own, whose cores it should not ask
-    // for more often than it has to.
+    // One thread: it moves frames. A stage that computes does so on threads of its own, whose cores it should not ask for
+    // more often than it has to.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let code = match runtime {
         Ok(runtime) => {

@@ -12,7 +12,8 @@ use crate::scheduler::{Event, MAX_TOKENS, RunId};
 
 type What = Result<TokenEvent, GenerateError>;
 
-/// Room beyond what a client may leave unread: for the micro-batch that fills its stream, and for one under way.
+/// Room beyond what a client may leave unread: for the micro-batch that fills its stream, and for what is under way, one
+/// more or, where one runs ahead, two of a token each.
 const ROOM: usize = 2 * MAX_TOKENS as usize;
 
 /// All clients. Dropping this ends every stream with an error.

@@ -1,9 +1,9 @@
 //! The next token of a sequence is computed before the one it stands behind is home.
 //!
 //! Between a token's drawing and the micro-batch that holds it lie two ways between processes and what is done at their
-//! ends, in which the one stage there is would do nothing. So a second micro-batch is sent behind the one under way, with
-//! [`DRAWN`] for the token that is not known yet. A run that ends with that token, which the stage knows by its stop
-//! tokens, costs nothing; one that its client ends costs one row, which is cut off with the rest.
+//! ends, in which the one stage there is would do nothing. So a second micro-batch is sent behind the one under way,
+//! with [`DRAWN`] for the token that is not known yet. A run that ends with that token, which the stage knows by its
+//! stop tokens, costs nothing; one that its client ends costs a row or two, which are cut off with the rest.
 //!
 //! Not while a prompt waits: it would wait for two micro-batches instead of one. Not where drafts are likely to follow:
 //! they ride with a token that is known.

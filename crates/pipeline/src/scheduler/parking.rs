@@ -1,7 +1,8 @@
 //! What slots hold moves to the host and back.
 //!
 //! Every token that is computed looks at all cells in use, and runs need cells: so what is idle leaves the cache where a
-//! run needs its slot or its cells, before one begins alone, or when others have computed for a while. On the host it costs memory alone.
+//! run needs its slot or its cells, before one begins alone, or when others have computed for a while. On the host it
+//! costs memory alone.
 
 use mesh_engine::{Command, SeqId};
 

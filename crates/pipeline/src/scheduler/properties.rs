@@ -56,14 +56,16 @@ fn op() -> impl Strategy<Value = Op> {
 
 fn limits() -> impl Strategy<Value = Limits> {
     let slots = (1..7u32, 1..5u32, 32..100u32, any::<bool>(), 1..4u32);
-    (slots, 1..9u32, 1..9u32, 1..5usize, 0..4usize).prop_map(|(slots, n_batch, chunk, depth, max_queue)| {
+    let depth = prop_oneof![2 => Just(1usize), 3 => 2..5usize];
+    (slots, 1..9u32, 1..9u32, depth, 0..4usize).prop_map(|(slots, n_batch, chunk, depth, max_queue)| {
         let (n_seq, n_parallel, n_cells, cuts_back, min_reuse) = slots;
         Limits {
             n_seq,
             n_parallel: n_parallel.min(n_seq),
             n_cells,
             cuts_back,
-            rolls_back: cuts_back && depth != 2,
+            // Drafts in half of those that run ahead: they keep others from it.
+            rolls_back: cuts_back && (if depth == 1 { n_cells % 2 == 0 } else { depth != 2 }),
             runs_ahead: cuts_back && depth == 1,
             n_parked: 20 * (n_cells % 4),
             n_places: if n_cells % 4 == 0 { 0 } else { 1 + n_cells % 3 },
@@ -104,8 +106,9 @@ impl World {
     fn new(limits: Limits) -> Self {
         Self {
             limits,
+            // With a second model nothing runs ahead.
             scheduler: match limits.max_queue {
-                0 => Scheduler::new(limits),
+                0 | 2 => Scheduler::new(limits),
                 _ => Scheduler::new(limits).with_draft_model(),
             },
             model: Model::new(limits),
@@ -296,7 +299,11 @@ impl World {
         }
         let most = 10_000;
         for _ in 0..most {
-            let went_on = self.send() | self.compute() | self.draft(Some(2));
+            let mut went_on = false;
+            while self.send() {
+                went_on = true;
+            }
+            went_on |= self.compute() | self.draft(Some(2));
             self.listen();
             self.check();
             if !went_on {
